@@ -96,7 +96,8 @@ class Options(NamedTuple):
         check_choice("array_type", array_type, ARRAY_TYPES)
         outputs = Outputs.check(dtypes, position_ids, labels)
         pad = check_pad(pad_token_id, outputs.spec)
-        if pad < 0 and layout != "jagged" and not isinstance(layout, Jagged):
+        is_jagged = isinstance(layout, Jagged) or (isinstance(layout, str) and layout == "jagged")
+        if pad < 0 and not is_jagged:
             warn_user(
                 f"pad_token_id is {pad}, which no model has an embedding for; pass "
                 "tokenizer.pad_token_id, or 0: labels are -100 on padding by themselves"

@@ -223,3 +223,8 @@ def test_a_negative_padding_id_is_a_warning(layout, pad_token_id):
     is_padded = layout != "jagged" and not isinstance(layout, fc.Jagged)
     expected = [f"pad_token_id is {pad_token_id}"] if is_padded and pad_token_id < 0 else []
     assert warned == [expected] * 3
+
+
+def test_a_negative_padding_id_beside_a_wrong_layout():
+    with pytest.raises(TypeError, match="layout is float64 ndarray"):
+        fc.build_batch([[1]], [[2]], pad_token_id=-1, layout=np.zeros(3))

@@ -18,7 +18,7 @@ import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
 from fastcollate.cli.reporting.outcomes import Outcomes  # noqa: E402
-from fastcollate.cli.reporting.page import histogram  # noqa: E402
+from fastcollate.cli.reporting.plots import histogram  # noqa: E402
 from fastcollate.cli.rows import FileRows  # noqa: E402
 from fastcollate.rollouts import Calls  # noqa: E402
 
@@ -621,3 +621,24 @@ def test_a_reward_without_a_token(tmp_path, capsys, reward):
     found, _ = report_of(path, tmp_path / "r.html", capsys)
     assert [one["kind"] for one in found["findings"]] == ["trains_nothing"]
     assert run(["view", str(path), "--row", "2", "--field", "rewards"]) == 0
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_earlier_turns_without_a_reward(tmp_path, capsys, missing):
+    """Only the last turn has one: that is the trajectory's."""
+    rows = turns_with(lambda n: [missing, float(n % 2)])
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    rewards = found["rewards"]
+    assert (rewards["are_summed"], rewards["not_finite"], rewards["mean"]) == (False, 0, 0.5)
+
+
+def test_turns_that_are_not_merged(tmp_path, capsys):
+    """They are turns of trajectories all the same."""
+    path = written(tmp_path / "r.parquet", turns_with(lambda n: [0.0, float(n % 2)]))
+    found, page = report_of(path, tmp_path / "r.html", capsys, "--merge", "none")
+    assert (found["merging"], found["rewards"]["number"]) == (None, 40)
+    assert "<b>80</b>turns" in page
+    assert "<b>40</b>trajectories" in page
+    assert "Rewards of trajectories, each of its last turn" in page
+    assert "Options: --merge none " in page
+    assert "No trajectory ids" not in page

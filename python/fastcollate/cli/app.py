@@ -160,8 +160,8 @@ def in_flags(text: str) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
 
-    An error that begins with an option is wrong usage.
-    A failure is one line on standard error, wrapped in a terminal. With ``--debug`` anywhere among
+    A failure is one line on standard error, wrapped in a terminal; one that begins with an option
+    is wrong usage. With ``--debug`` anywhere among
     the arguments it is a traceback.
     """
     wants_traceback = "--debug" in arguments

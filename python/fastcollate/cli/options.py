@@ -59,6 +59,7 @@ Ranks = Annotated[
     int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
 ]
 RANKS = 8
+"""Data-parallel ranks by default, as of one node."""
 
 
 def rows_option(what: str) -> Any:

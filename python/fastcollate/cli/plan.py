@@ -26,7 +26,7 @@ from fastcollate.cli.options import (
     rows_option,
 )
 from fastcollate.cli.printing import print_json, print_text
-from fastcollate.cli.rows import FileRows
+from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.costs import Costs
@@ -83,13 +83,8 @@ def plan(
             "COLUMN"
         )
     are_apart = prompts_per_mini_batch is None and uids is not None and not _are_together(uids)
-    tokens = lens.sum(1)
-    if capacity is not None and tokens.max() > capacity:
-        row = int(tokens.argmax())
-        raise ValueError(
-            f"row {numbers[row]:,} has {tokens[row]:,} tokens, more than --capacity {capacity}; "
-            f"pass at least {tokens[row]}"
-        )
+    if capacity is not None:
+        check_capacity(lens.sum(1), numbers, capacity)
     found = plan_step(
         (lens[:, 0], lens[:, 1]),
         uids=None if are_apart else uids,

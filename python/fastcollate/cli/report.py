@@ -25,9 +25,9 @@ from fastcollate.cli.options import (
     rows_option,
 )
 from fastcollate.cli.printing import print_json, print_text
-from fastcollate.cli.reporting.advice import noun_of
 from fastcollate.cli.reporting.collecting import Collector, Summary
 from fastcollate.cli.reporting.page import page_of
+from fastcollate.cli.reporting.wording import is_mistake, kind_of, noun_of, read_as
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
@@ -86,20 +86,18 @@ def report(
         print_json({"report": str(output), **summary.figures}, indent=2)
     else:
         _print_summary(summary, output)
-    if fail and any(found["kind"] != "duplicate" for found in findings):
+    if fail and any(map(is_mistake, findings)):
         raise typer.Exit(3)
 
 
 def _print_summary(summary: Summary, output: Path) -> None:
     """Print what was read, the first finding of each kind, and what to do."""
     figures = summary.figures
-    unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
-    print_text(f"read as {figures['source']}{unread}")
-    findings = summary.figures["findings"]
-    rows = tally(summary.figures["turns"], noun_of(summary.figures))
+    print_text(read_as(figures))
+    findings = figures["findings"]
+    rows = tally(figures["turns"], noun_of(figures))
     number = tally(sum(found["number"] for found in findings), "finding")
     print_text(f"{rows}, {number}; wrote {output}")
     for found in findings:
-        kind = f"{found['kind']} ({found['number']:,})"
-        print_text(f"{kind}: {found['examples'][0]}; {found['advice']}")
+        print_text(f"{kind_of(found)}: {found['examples'][0]}; {found['advice']}")
     print_text("\n".join(figures["advice"]))

@@ -19,6 +19,7 @@ from fastcollate.rows.columns import Ragged
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.plan.breaks import Tokenizer
+    from fastcollate.rows.lengths import Integers
 
 
 class FileRows(NamedTuple):
@@ -37,6 +38,18 @@ class FileRows(NamedTuple):
         """Ids of prompts and trajectories, and flags of last turns, those that there are."""
         columns = {name: list(self.calls.columns.get(name, ())) for name in IDS}
         return {name: ids for name, ids in columns.items() if any(one is not None for one in ids)}
+
+    @property
+    def trajectories(self) -> Integers | None:
+        """The trajectory of each row, numbered from 0 on; None if they are unknown."""
+        ids = self.ids
+        if "trajectory_ids" in ids:
+            numbers = {one: at for at, one in enumerate(dict.fromkeys(ids["trajectory_ids"]))}
+            return np.array([numbers[one] for one in ids["trajectory_ids"]], np.int64)
+        if "is_last_step" in ids:
+            flags = np.array(ids["is_last_step"], np.int64)
+            return np.cumsum(flags) - flags
+        return None
 
     def checked(self) -> FileRows:
         """Return the rows, which all have an id if any has.
@@ -81,6 +94,22 @@ class FileRows(NamedTuple):
 
 _INDEX = re.compile(r"\b(is_last_step|trajectory_ids)\[(\d+)\](?: and \[(\d+)\])?")
 """Turns in errors of merging, counted from 0 in a chunk."""
+
+
+def check_capacity(lens: Integers, numbers: Sequence[int], capacity: int) -> None:
+    """Check that a bin holds the longest row; `numbers` are the rows' own.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    row = int(lens.argmax())
+    if (longest := int(lens[row])) > capacity:
+        raise ValueError(
+            f"row {numbers[row]:,} has {longest:,} tokens, more than --capacity {capacity}; "
+            f"pass at least {longest}"
+        )
 
 
 def with_nan(rewards: Any, responses: Ragged) -> Any:

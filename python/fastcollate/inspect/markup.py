@@ -28,23 +28,12 @@ display:block;overflow-x:auto}
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0;
 white-space:normal;min-width:9em}
-.fastcollate th{white-space:normal;overflow-wrap:normal}
-.fastcollate a{color:inherit}
-.fastcollate .wide{width:min(40em,45vw)}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
 .fastcollate .filled{background:rgba(56,139,253,.6)}
 .fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
-.fastcollate svg{display:block;max-width:100%;height:auto;fill:currentColor;opacity:.8}
-.fastcollate svg text{font-size:11px}
-.fastcollate svg rect{fill:rgb(56,139,253)}
-.fastcollate svg path{fill:none;stroke:currentColor;opacity:.5}
-.fastcollate svg .mark{stroke-dasharray:3 3;opacity:.9}
 .fastcollate summary{cursor:pointer;opacity:.7}
 """
 """Translucent colours, for light and dark pages."""
-
-PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 56, 18, 290, 110
-"""Margins and size of a column plot, in pixels."""
 
 
 def page(*parts: str) -> str:
@@ -88,65 +77,6 @@ def shares(parts: Iterable[tuple[str, int]]) -> str:
         if count > 0
     ]
     return element("div", "".join(pieces), "bar")
-
-
-def short(number: float) -> str:
-    """Format a number of tokens."""
-    for size, unit in ((1e9, " G"), (1e6, " M")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def columns(
-    values: Sequence[float],
-    titles: Sequence[str],
-    ticks: Sequence[str],
-    most: float | None = None,
-    marks: Iterable[tuple[str, float]] = (),
-) -> str:
-    """Return a column plot from 0 to `most`, or to the largest value; titles are shown on hover.
-
-    `ticks` are labels from the first to the last column; `marks` are named lines at fractions of
-    the width.
-    """
-    if max(values, default=0) <= 0:
-        return ""
-    most = most or max(values)
-    each = min(PLOT_WIDTH / len(values), 24.0)
-    bars = "".join(
-        f'<rect x="{PLOT_LEFT + index * each:.1f}" y="{PLOT_TOP + PLOT_HEIGHT - height:.1f}" '
-        f'width="{each * 0.85:.1f}" height="{height:.1f}"><title>{escape(title)}</title></rect>'
-        for index, (value, title) in enumerate(zip(values, titles, strict=True))
-        # A column of a single item among thousands is still seen.
-        for height in [max(PLOT_HEIGHT * value / most, 0.8 if value > 0 else 0.0)]
-    )
-    right, bottom = PLOT_LEFT + each * len(values), PLOT_TOP + PLOT_HEIGHT
-    labels: list[tuple[float, float, str, str]] = [
-        (PLOT_LEFT - 5, PLOT_TOP + 4, "end", short(most)),
-        (PLOT_LEFT - 5, bottom, "end", "0"),
-    ]
-    for at, tick in enumerate(ticks):
-        anchor = "middle" if 0 < at < len(ticks) - 1 else ("end" if at else "start")
-        x = PLOT_LEFT + (right - PLOT_LEFT) * at / (len(ticks) - 1)
-        labels.append((x, bottom + 13, anchor, tick))
-    lines = ""
-    for at, (name, fraction) in enumerate(marks):
-        x = PLOT_LEFT + (right - PLOT_LEFT) * min(fraction, 1.0)
-        lines += f'<path class="mark" d="M{x:.1f} {PLOT_TOP - 4}V{bottom}"/>'
-        is_left = fraction > 0.9 or (at == 0 and fraction > 0.2)
-        labels.append((x, PLOT_TOP - 7, "end" if is_left else "start", name))
-    drawn = "".join(
-        f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{escape(label)}</text>'
-        for x, y, anchor, label in labels
-    )
-    axes = f'<path d="M{PLOT_LEFT} {PLOT_TOP}V{bottom}H{right:.0f}"/>'
-    size = f"{max(right, 120):.0f} {bottom + 18}"
-    width, height = size.split()
-    return (
-        f'<svg role="img" width="{width}" height="{height}" viewBox="0 0 {size}">'
-        f"{axes}{bars}{lines}{drawn}</svg>"
-    )
 
 
 def fold(summary: str, content: str) -> str:

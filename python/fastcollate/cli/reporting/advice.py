@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fastcollate.cli.reporting.wording import noun_of
 from fastcollate.common.arguments import tally
 
 LEAST_ROWS = 32
@@ -16,11 +17,11 @@ LEAST_SHARE = 0.05
 LEAST_EQUAL = 3
 """Responses of the largest length from which on it is probably a limit."""
 
-LEAST_WORTH_NAMING = 1.05
-"""The same ratio from which on the line on packing names the tree."""
-
 LEAST_RATIO = 1.5
 """Tokens of rows, to tokens of their tree, from which on a tree is advised."""
+
+LEAST_WORTH_NAMING = 1.05
+"""The same ratio from which on the line on packing names the tree."""
 
 
 FIRST = {
@@ -45,11 +46,6 @@ def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
         if kind in kinds:
             return [*advice, Advice(first, "findings")]
     return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
-
-
-def noun_of(figures: Mapping[str, Any]) -> str:
-    """Return the word for the rows of a file: they are turns if trajectories are known."""
-    return "row" if figures["merging"] is None else "turn"
 
 
 def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
@@ -102,7 +98,7 @@ def _breaks(merging: Mapping[str, Any] | None) -> Iterator[Advice]:
         yield Advice(f"{breaks:,} of {turns} {verb} not continue the turn before{why}.", "merging")
 
 
-def _saves_rows(merging: Mapping[str, Any]) -> bool:
+def saves_rows(merging: Mapping[str, Any]) -> bool:
     """Return True if merging makes fewer rows."""
     return bool(merging["num_rows"] < merging["num_turns"])
 
@@ -118,7 +114,7 @@ def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
         )
         return
     found, merge = layouts["turns"], ""
-    if merging is not None and _saves_rows(merging):
+    if merging is not None and saves_rows(merging):
         found, merge = layouts["merged"], f'Merge turns (merge="{merging["policy"]}"), then '
         rewards = figures["rewards"]
         if rewards is not None and rewards["are_summed"] and not rewards["of_tokens"]:

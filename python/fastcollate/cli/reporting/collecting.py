@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.cli.reporting.advice import advice_on
+from fastcollate.cli.reporting.advice import advice_on, saves_rows
 from fastcollate.cli.reporting.outcomes import Outcomes
+from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.inspect.batch_view import BatchView
@@ -29,7 +30,6 @@ from fastcollate.rows.padded_blocks import find_padding
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
-    from fastcollate.cli.rows import FileRows
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.step_plan import StepPlan
     from fastcollate.plan.tree_plan import TreePlan
@@ -43,11 +43,11 @@ NEED_TOKENIZER = "pass --tokenizer"
 MOST_BREAKS = 300
 """Most breaks that are counted by reason, sampled evenly from all."""
 
-MOST_TREES = 5
-MOST_WORST = 12
 VALUES = ("logprobs", "rewards", "loss_mask")
 """Outputs whose values are shown below the tokens of a row with a finding on them."""
 
+MOST_TREES = 5
+MOST_WORST = 12
 MOST_EXAMPLES = 5
 """Trajectories that are drawn, rows that are shown, and findings of a kind that are kept."""
 
@@ -108,14 +108,14 @@ class Collector:
     def __init__(
         self,
         *,
-        policy: Policy | None = "exact",
-        batch_rows: int = 256,
-        dp_size: int = 8,
-        capacity: int | None = None,
-        costs: Costs | None = None,
-        tokenizer: Tokenizer | None = None,
-        vocab_size: int | None = None,
-        eos_token_ids: Sequence[int] | None = None,
+        policy: Policy | None,
+        batch_rows: int,
+        dp_size: int,
+        capacity: int | None,
+        costs: Costs | None,
+        tokenizer: Tokenizer | None,
+        vocab_size: int | None,
+        eos_token_ids: Sequence[int] | None,
     ) -> None:
         self.policy, self.batch_rows, self.dp_size = policy, batch_rows, dp_size
         self.capacity, self.costs, self.tokenizer = capacity, costs, tokenizer
@@ -130,6 +130,7 @@ class Collector:
         self._merged: Counter[str] = Counter()
         self._policies: dict[Policy, Counter[str]] = {one: Counter() for one in get_args(Policy)}
         self._uids: set[Any] = set()
+        self._trajectories = 0
         self._trees: list[str] = []
         self._found: dict[str, dict[str, Any]] = {}
         self._worst: list[Worst] = []
@@ -141,6 +142,8 @@ class Collector:
         batch = rows.build()
         self._trained += int(batch.metrics["batch/trained_tokens"])
         self._has_mask |= "loss_mask" in rows.values
+        of_row = rows.trajectories
+        self._trajectories += 0 if of_row is None else int(of_row.max(initial=-1)) + 1
         self._outcomes.add(rows)
         # Rows share tokens within a prompt, if prompts are known.
         share: dict[str, Any] = {}
@@ -149,7 +152,7 @@ class Collector:
             self._uids.update(rows.ids["uids"])
         lens = tokens[0].lengths, tokens[1].lengths
         self._chunks["turns"].append(_Rows(*lens, prefix_tree(*tokens, **share)))
-        if self.policy is not None and rows.ids.keys() - {"uids"}:
+        if self.policy is not None and of_row is not None:
             plan = rows.merge(self.policy, self.tokenizer)
             self._add_merge(plan, rows)
             tree = prefix_tree(*tokens, merge=plan, **share)
@@ -226,12 +229,7 @@ class Collector:
         row_lens = np.add(*lens.get("merged", lens["turns"]))
         longest = int((prompt_lens + response_lens).max())  # a merged row is a last turn
         capacity = self.capacity or max(SMALLEST_CAPACITY, 1 << max(longest - 1, 1).bit_length())
-        if longest > capacity:
-            row = int((prompt_lens + response_lens).argmax()) + 1
-            raise ValueError(
-                f"row {row} has {longest:,} tokens, more than --capacity {capacity}; pass at "
-                f"least {longest}"
-            )
+        check_capacity(prompt_lens + response_lens, range(1, len(prompt_lens) + 1), capacity)
         lengths = {"prompts": prompt_lens, "responses": response_lens, "rows": row_lens}
         loads, packed = self._loads(row_lens, capacity)
         assert packed.bin_offsets is not None
@@ -243,6 +241,7 @@ class Collector:
             "unread": list(unread),
             "turns": len(prompt_lens),
             "prompts": len(self._uids) or None,
+            "trajectories": self._trajectories or None,
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
             "trained_tokens": self._trained,
@@ -391,7 +390,7 @@ def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]
 
 def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield a finding if no turn of several continues the one before it."""
-    if merging is None or merging["num_rows"] < merging["num_turns"]:
+    if merging is None or saves_rows(merging):
         return
     if merging["num_turns"] > merging["num_trajectories"]:
         yield {

@@ -124,16 +124,13 @@ class Outcomes:
     ) -> None:
         """Add the rewards of trajectories, or of rows."""
         ids, lens = rows.ids, rows.calls.responses.lengths
-        of_turn = np.arange(len(lens))  # the trajectory of each
-        if "trajectory_ids" in ids:
-            numbers = {one: at for at, one in enumerate(dict.fromkeys(ids["trajectory_ids"]))}
-            of_turn = np.array([numbers[one] for one in ids["trajectory_ids"]])
-        elif "is_last_step" in ids:
-            flags = np.array(ids["is_last_step"], np.bool_)
-            of_turn = np.cumsum(flags) - flags
+        of_turn = rows.trajectories
+        if of_turn is None:
+            of_turn = np.arange(len(lens))
         last = np.zeros(int(of_turn.max(initial=-1)) + 1, np.int64)
         last[of_turn] = np.arange(len(of_turn))
         is_earlier = last[of_turn] != np.arange(len(of_turn))
+        rewards = np.where(is_earlier & np.isnan(rewards), 0.0, rewards)  # only the last has one
         self._has_earlier |= bool((rewards[is_earlier] != 0).any())
         self._are_repeated &= bool((rewards == rewards[last][of_turn]).all())
         self._lasts.append(rewards[last])

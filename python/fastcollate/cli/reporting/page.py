@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastcollate._fastcollate import __version__
-from fastcollate.cli.reporting.advice import advice_on, cut_off, noun_of
+from fastcollate.cli.reporting import plots
+from fastcollate.cli.reporting.advice import advice_on, cut_off
 from fastcollate.cli.reporting.collecting import COMPARED, NEED_TOKENIZER, Summary
-from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
+from fastcollate.cli.reporting.plots import columns, histogram, of_logprobs, of_rewards
+from fastcollate.cli.reporting.wording import is_mistake, kind_of, noun_of, read_as, short, span
 from fastcollate.common.arguments import tally
-from fastcollate.inspect.markup import CSS, columns, element, fold, shares, short, table, text
-from fastcollate.rows.lengths import Integers
+from fastcollate.inspect.markup import CSS, element, fold, shares, table, text
 
 STYLE = """
 :root{color-scheme:light dark}
@@ -26,15 +25,18 @@ STYLE = """
 .fastcollate h3{font-size:1rem}
 .fastcollate .verdict{border-left:6px solid #2da44e;padding:2px 10px;font-weight:600}
 .fastcollate .verdict.bad{border-color:#cf222e}
+.fastcollate .wide{width:min(40em,45vw)}
 @media(max-width:600px){.fastcollate td,.fastcollate th{padding:.1em .3em;font-size:12px}
 .fastcollate .wide{width:22vw}.fastcollate td:first-child{min-width:5em}}
+.fastcollate th{white-space:normal;overflow-wrap:normal}
+.fastcollate a{color:inherit}
 .fastcollate .grid>div{min-width:0;max-width:100%}
 .fastcollate .grid{display:flex;flex-wrap:wrap;gap:10px 32px}
 .fastcollate .grid b{display:block;font-size:1.25rem}
 .fastcollate .row{overflow-x:auto;margin:10px 0}
 """
 
-KINDS = {
+BREAKS = {
     "drift": "inside the last response, e.g. after decoded text was tokenised again",
     "diverged": "elsewhere: the tokens before were changed",
     "shorter": "the prompt ends early: a retry, or a context that was cut",
@@ -43,14 +45,8 @@ KINDS = {
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
 
-FEW = 10
-"""Distinct rewards that are listed; more are plotted."""
-
 MOST_LISTED = 12
 """Rows of a table of versions, or of numbers of turns."""
-
-LEAST_SHOWN = 0.001
-"""Share of log-probabilities from which on the plot begins."""
 
 
 def page_of(summary: Summary) -> str:
@@ -78,7 +74,8 @@ def page_of(summary: Summary) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{text('title', figures['name'] + ': rollouts')}<style>{CSS}{STYLE}</style></head>"
+        f"{text('title', figures['name'] + ': rollouts')}"
+        f"<style>{CSS}{plots.STYLE}{STYLE}</style></head>"
         f'<body><main class="fastcollate">{_head(figures)}{links}{_to_do(figures)}{body}'
         "</main></body></html>\n"
     )
@@ -102,8 +99,9 @@ def _head(figures: Mapping[str, Any]) -> str:
     """Return the title and the first numbers."""
     sampled, merging = figures["response_tokens"], figures["merging"]
     cards = [_counted(figures["turns"], noun_of(figures))]
+    if figures["trajectories"] is not None:
+        cards.append(_counted(figures["trajectories"], "trajectory", "trajectories"))
     if merging is not None:
-        cards.append(_counted(merging["num_trajectories"], "trajectory", "trajectories"))
         name, number = _counted(merging["num_rows"], "row")
         cards.append((f"{name} when merged", number))
     if figures["prompts"] is not None:
@@ -115,27 +113,24 @@ def _head(figures: Mapping[str, Any]) -> str:
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
-    unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
     return (
         text("h1", figures["name"])
-        + _note(f"Report of fastcollate {__version__}, read as {figures['source']}{unread}.")
+        + _note(f"Report of fastcollate {__version__}, {read_as(figures)}.")
         + element("div", "".join(shown), "grid")
         + _note(f"Options: {' '.join(_options(figures))}")
     )
 
 
 def _to_do(figures: Mapping[str, Any]) -> str:
-    """Return what to do, with links to sections; equal samples come last, which are often right."""
-    found = [
-        (one["kind"] == "duplicate", f"{_of_kind(one)}: {one['advice']}.", "findings")
-        for one in figures["findings"]
-    ]
-    lines = [*found, *((False, *one) for one in advice_on(figures))]
+    """Return what to do, with links to sections; what is no mistake comes last."""
+    findings = figures["findings"]
+    lines = [(is_mistake(one), f"{kind_of(one)}: {one['advice']}.", "findings") for one in findings]
+    lines += [(True, *one) for one in advice_on(figures)]
     items = (
         element("li", f'{escape(line)} <a href="#{section}">More</a>')
-        for _, line, section in sorted(lines, key=itemgetter(0))
+        for _, line, section in sorted(lines, key=itemgetter(0), reverse=True)
     )
-    kinds = [one["kind"] for one in figures["findings"] if one["kind"] != "duplicate"]
+    kinds = [one["kind"] for one in findings if is_mistake(one)]
     verdict = f"{tally(len(kinds), 'kind')} of probable mistakes: {', '.join(kinds)}"
     return (
         text("h2", "What to do")
@@ -144,59 +139,14 @@ def _to_do(figures: Mapping[str, Any]) -> str:
     )
 
 
-def _of_kind(found: Mapping[str, Any]) -> str:
-    """Name a kind of finding, with its number."""
-    return f"{found['kind']} ({found['number']:,})"
-
-
 def _options(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that the figures depend on."""
-    if (merging := figures["merging"]) is not None:
-        yield f"--merge {merging['policy']}"
+    if figures["trajectories"] is not None:
+        merging = figures["merging"]
+        yield f"--merge {'none' if merging is None else merging['policy']}"
     yield f"--rows-per-mini-batch {figures['batch_rows']}"
     yield f"--capacity {figures['capacity']}"
     yield f"--dp-size {figures['ranks']['number']}"
-
-
-def histogram(lens: Integers, what: str) -> str:
-    """Return a histogram of at least one length, with three of its numbers.
-
-    `what` is an item that is counted, as "prompt".
-    """
-    most = int(lens.max())
-    step = most // BARS + 1  # whole, so that all columns hold equally many integers
-    counts, edges = np.histogram(lens, np.arange(0, most + step + 1, step))
-    titles = [
-        f"{_span(int(edge), int(edge) + step - 1)}: {tally(count, what)}"
-        for edge, count in zip(edges, counts.tolist(), strict=False)
-    ]
-    middle, p95 = np.percentile(lens, [50, 95]).tolist()
-    end = float(edges[-1])
-    ticks = (*(f"{end * part / 4:,.0f}" for part in range(4)), f"{end:,.0f}")
-    marks = ("median", middle / end), ("p95", p95 / end)
-    return columns(counts.tolist(), titles, ticks, marks=marks) + _note(
-        f"tokens: median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
-    )
-
-
-def _of_rewards(rewards: NDArray[np.float64], what: str) -> str:
-    """Return a histogram of rewards, or a table of few distinct ones."""
-    distinct, number = np.unique(rewards, return_counts=True)
-    if len(distinct) <= min(FEW, max(len(rewards) // 2, 3)):
-        shares = number / len(rewards)
-        rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
-        lines = [(f"{value:.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
-        return table(("reward", what, "share"), lines)
-    counts, edges = np.histogram(rewards, BARS // 2)
-    titles = [
-        f"{low:.3g} to {high:.3g}: {count:,} {what}"
-        for (low, high), count in zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
-    ]
-    return columns(counts.tolist(), titles, (f"{edges[0]:.3g}", f"{edges[-1]:.3g}"))
-
-
-def _span(least: int, most: int) -> str:
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _lengths(summary: Summary) -> Iterator[str]:
@@ -236,39 +186,31 @@ def _rewards(summary: Summary) -> Iterator[str]:
         )
         return
     what, of = "rows", ""
-    if summary.figures["merging"] is not None:
+    if summary.figures["trajectories"] is not None:
         what = "trajectories"
         of = ", each the sum of its turns" if rewards["are_summed"] else ", each of its last turn"
     if rewards["not_finite"]:
         number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
         yield text("p", f"{number} are NaN or infinite.")
-    plots = []
+    drawn = []
     if "mean" in rewards:
-        plot = _of_rewards(summary.rewards[np.isfinite(summary.rewards)], what)
+        plot = of_rewards(summary.rewards[np.isfinite(summary.rewards)], what)
         numbers = {"least": "min", "median": "median", "mean": "mean", "std": "std", "most": "max"}
         line = ", ".join(f"{word} {rewards[name]:.3g}" for name, word in numbers.items())
-        plots.append(text("h3", f"Rewards of {what}{of}") + plot + _note(line))
+        drawn.append(text("h3", f"Rewards of {what}{of}") + plot + _note(line))
     if len(summary.group_means) > 0:
-        plot = _of_rewards(summary.group_means, "prompts")
-        plots.append(text("h3", "Mean reward of prompts with several samples") + plot)
-    lines = [
-        (_span(part["shortest"], part["longest"]), f"{part['number']:,}", f"{part['mean']:.3g}")
-        for part in rewards["by_length"]
-    ]
-    which = "response" if what == "rows" else "last response"
-    head = (f"tokens of the {which}", what, "mean reward")
-    if len(lines) > 1:
-        plots.append(text("h3", "By length") + table(head, lines))
+        plot = of_rewards(summary.group_means, "prompts")
+        drawn.append(text("h3", "Mean reward of prompts with several samples") + plot)
+    if len(by_length := rewards["by_length"]) > 1:
+        of = f"tokens of the {'response' if what == 'rows' else 'last response'}"
+        parts = [(span(part["shortest"], part["longest"]), part) for part in by_length]
+        drawn.append(text("h3", "By length") + _means(of, what, parts))
     if len(by_turns := rewards["by_turns"]) > 1:
-        lines = [
-            (f"{part['turns']:,}", f"{part['number']:,}", f"{part['mean']:.3g}")
-            for part in by_turns[:MOST_LISTED]
-        ]
+        parts = [(f"{part['turns']:,}", part) for part in by_turns[:MOST_LISTED]]
         more = len(by_turns) - MOST_LISTED
         note = _note(f"and {more:,} larger numbers of turns") if more > 0 else ""
-        head = ("turns", what, "mean reward")
-        plots.append(text("h3", "By number of turns") + table(head, lines) + note)
-    yield element("div", "".join(element("div", plot) for plot in plots), "grid")
+        drawn.append(text("h3", "By number of turns") + _means("turns", what, parts) + note)
+    yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
     if rewards["groups"]:
         yield from _groups(rewards)
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
@@ -280,9 +222,15 @@ def _rewards(summary: Summary) -> Iterator[str]:
         )
 
 
+def _means(of: str, what: str, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return a table of the mean rewards of parts."""
+    lines = [(name, f"{part['number']:,}", f"{part['mean']:.3g}") for name, part in parts]
+    return table((of, what, "mean reward"), lines)
+
+
 def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     """Describe the prompts with several samples."""
-    samples = f"{tally(rewards['groups'], 'prompt')} with {_span(*rewards['samples'])} samples"
+    samples = f"{tally(rewards['groups'], 'prompt')} with {span(*rewards['samples'])} samples"
     if rewards["equal_groups"] == 0:
         yield text("p", f"Of {samples}, none has equal rewards for all of them.")
         return
@@ -313,18 +261,7 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         )
         return
     if "least" in logprobs:
-        bars, edges = summary.logprob_bars[::-1], np.linspace(LOWEST_LOGPROB, 0, BARS + 1)
-        first = int(np.searchsorted(np.cumsum(bars), LEAST_SHOWN * bars.sum()))
-        first = min(first, BARS * 3 // 4)
-        counts = [int(bars[: first + 1].sum()), *bars[first + 1 :].tolist()]
-        ends = list(pairwise(edges[first:].tolist()))
-        titles = [
-            f"{f'{low:g} to' if at else 'below'} {high:g}: {tally(count, 'token')}"
-            for at, ((low, high), count) in enumerate(zip(ends, counts, strict=True))
-        ]
-        middle = f"{ends[len(ends) // 2][0]:g}"
-        last = "0 and above" if logprobs["most"] > 0 else "0"
-        yield columns(counts, titles, (f"below {ends[0][1]:g}", middle, last))
+        yield of_logprobs(summary.logprob_bars, logprobs["most"] > 0)
         rare = f"{tally(logprobs['rare'], 'token')} ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
@@ -376,7 +313,7 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
         f"{batches}; packed and tree in bins of {figures['capacity']:,}. Tree stores each shared "
         "prefix once. Filled: tokens; hatched: padding."
     )
-    if figures["merging"] is None:
+    if figures["trajectories"] is None:
         yield _note(
             "No trajectory ids, so turns were not merged. If rows are turns, name the column with "
             "--trajectory-ids or --is-last-step."
@@ -411,7 +348,7 @@ def _merging(merging: Mapping[str, Any]) -> Iterator[str]:
         yield text("p", "No breaks: every turn continues the one before it.")
         return
     yield text("h3", f"{tally(breaks, 'break')}: where a prompt differs from the tokens before it")
-    yield _counts((f"{kind}: {KINDS[kind]}", count) for kind, count in merging["kinds"].items())
+    yield _counts((f"{kind}: {BREAKS[kind]}", count) for kind, count in merging["kinds"].items())
     yield text("h3", "Policies")
     yield table(
         ("policy", "rows", "tokens", "masked tokens"),
@@ -463,15 +400,15 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
         f"number on every rank: {bins['mean_fill']:.1%} full on average."
     )
     most = max(max(load["per_rank"]) for load in ranks["loads"])
-    plots = []
+    drawn = []
     for load in ranks["loads"]:
         costs = load["per_rank"]
         titles = [f"rank {rank}: cost {cost:,.6g}" for rank, cost in enumerate(costs)]
         plot = columns(
             costs, titles, ("rank 0", f"rank {len(costs) - 1}" if costs[1:] else ""), most
         )
-        plots.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot)
-    yield element("div", "".join(element("div", plot) for plot in plots), "grid")
+        drawn.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot)
+    yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
 
 
 def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -484,7 +421,7 @@ def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
         "first; a few findings of each kind. Tokens are counted from 0, from the prompt on."
     )
     for found in findings:
-        yield text("p", _of_kind(found), "title")
+        yield text("p", kind_of(found), "title")
         for line in (*found["examples"], f"→ {found['advice']}"):
             yield text("div", line, "part")
 
