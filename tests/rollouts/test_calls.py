@@ -204,6 +204,22 @@ def test_calls_are_shown():
         calls.select([]).show()
 
 
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_one_reward_per_call_is_shown_with_the_call(kind):
+    """Zeros beneath all tokens but the last would look like rewards of tokens."""
+    calls = Calls([[1], [2]], [[3, 4], []], rewards=kind([0.5, float("nan")]))
+    lines = calls.show(fields="rewards").text(60).replace("\xa0", " ").splitlines()
+    assert lines[2:] == [
+        "call 0, prompt 1, response 2, 2 trained, rewards 0.5",
+        "  1 «3 4»",
+        "",
+        "call 1, prompt 1, response 0, 0 trained, rewards nan",
+        "  2",
+    ]
+    of_tokens = Calls([[1]], [[3, 4]], rewards=[[0.5, 1.0]]).show(fields="rewards").text(60)
+    assert of_tokens.splitlines()[-1].split() == ["rewards", "0.5", "1"]
+
+
 def test_tables_of_several_rows():
     """Bodies of several calls, chunks, slices and nulls."""
     rows = [

@@ -11,7 +11,7 @@ from rich.console import Console
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import AsJson, Debug, Input, SchemaName, TokenizerPath, reads_columns
 from fastcollate.cli.printing import print_json, print_text
-from fastcollate.cli.rows import FileRows, with_nan
+from fastcollate.cli.rows import FileRows
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.inspect.call_view import view_calls
 from fastcollate.inspect.row_view import FOLD
@@ -35,7 +35,9 @@ def view(
     field: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD", help="Show rewards or logprobs beneath the tokens; repeat for both."
+            metavar="FIELD",
+            help="Show rewards or logprobs beneath the tokens, and a reward per row in its title; "
+            "repeat for both.",
         ),
     ] = None,
     all_tokens: Annotated[
@@ -71,8 +73,6 @@ def view(
         for at, row in enumerate(numbers)
     }
     fold = None if all_tokens else FOLD
-    if calls.rewards is not None:
-        calls.rewards = with_nan(calls.rewards, calls.responses)
     view = view_calls(calls, range(len(numbers)), text, fields, fold, titles)
     Console(highlight=False).print(view)
     if row is None and count > 1:

@@ -11,7 +11,8 @@ from fastcollate.inspect.batch_view import BatchView
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.layouts import JAGGED
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import ADVANTAGES, LOGPROBS, LOSS_MASK, REWARDS
+from fastcollate.rows.fields import ADVANTAGES, LOGPROBS, LOSS_MASK, REWARDS, check_fields
+from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.tokens import Parts
 
 FIELDS = {
@@ -41,7 +42,13 @@ def view_calls(
     if mask is None:
         mask = Ragged(np.ones(len(responses.values), np.int32), responses.offsets)
     given = rows._arguments("logprobs", "rewards", "advantages") | {"loss_mask": mask}
-    specs = [(given[name], spec) for name, spec in FIELDS.items() if name in given]
+    of_rows = {
+        name: PerRow(column)
+        for name, column in given.items()
+        if len(column) > 0 and np.ndim(column[0]) == 0
+    }
+    specs = check_fields(of_rows, "numpy")
+    specs += [(given[name], FIELDS[name]) for name in FIELDS if name in given.keys() - of_rows]
     tokens = Parts(rows.prompts, responses)
     state = collate(Request(tokens, 0, specs, "numpy", JAGGED.spec))
     named = {row: names[call] if names else f"call {call:,}" for row, call in enumerate(index)}
