@@ -295,7 +295,9 @@ def test_a_plan(rollouts, tmp_path, capsys):
     turns = shown(capsys, "plan", rollouts, "--merge", "none", "--prompts-per-mini-batch", 1)
     assert (turns["rows_are"], turns["rows"], turns["mini_batches"]) == ("turns", 5, 3)
     assert run(["plan", str(rollouts), "--dp-size", "2"]) == 0
-    assert "StepPlan: 3 rows of 3 prompts" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("read as columns: prompts, responses, loss_mask, rewards, uids, traj")
+    assert "StepPlan: 3 rows of 3 prompts" in printed
     assert run(["plan", str(rollouts), "--prompts-per-mini-batch", "2"]) == 0
     assert "the last mini-batch is smaller: it has 1 of 2" in capsys.readouterr().out
     assert run(["plan", str(rollouts), "--rows-per-mini-batch", "9"]) == 0
@@ -308,7 +310,8 @@ def test_rows_of_a_plan_that_are_apart(tmp_path, capsys):
     """Only mini-batches of prompts need the rows of each next to each other."""
     table = {name: TABLE[name] for name in ("prompts", "responses")}
     path = write(tmp_path / "r.jsonl", table | {"uids": ["a", "b", "a", "b", "c"]})
-    assert shown(capsys, "plan", path)["rows"] == 5
+    found = shown(capsys, "plan", path)
+    assert (found["rows_are"], found["rows"]) == ("rows", 5)
     assert run(["plan", str(path)]) == 0
     assert "so each row counts as a prompt" in capsys.readouterr().out
     assert run(["plan", str(path), "--prompts-per-mini-batch", "1"]) == 1
@@ -390,10 +393,11 @@ def test_a_view(rollouts, capsys):
     text = capsys.readouterr().out.replace("\xa0", " ")
     assert "row 13 of 1,544, uid decimal, trajectory decimal/1" in text
     assert "decimal" in text
-    assert run(["view", str(rollouts), "--field", "rewards", "--all"]) == 0
-    assert "rewards" in (text := capsys.readouterr().out)
+    assert run(["view", str(rollouts), "--row", "4", "--field", "rewards", "--all"]) == 0
+    assert "2 trained, rewards 0.5\n" in (text := capsys.readouterr().out).replace("\xa0", " ")
     named = write(rollouts.with_name("named.parquet"), {**TABLE, "reward": TABLE["rewards"]})
-    assert run(["view", str(named), "--rewards", "reward", "--field", "reward", "--all"]) == 0
+    options = ["--row", "4", "--rewards", "reward", "--field", "reward", "--all"]
+    assert run(["view", str(named), *options]) == 0
     assert capsys.readouterr().out == text
     found = shown(capsys, "view", ROLLOUTS, "--tokenizer", TOKENIZER, "--row", 13)
     assert isinstance(found[0]["response_text"], str)

@@ -26,6 +26,7 @@ from fastcollate.cli.options import (
     rows_option,
 )
 from fastcollate.cli.printing import print_json, print_text
+from fastcollate.cli.reporting.wording import read_as
 from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
@@ -36,8 +37,13 @@ from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rows.lengths import Integers
 
-DESCRIBED = ("rows", "mini_batches", "ranks", "padding_rows", "bins")
-"""Figures that the description of a plan has as well."""
+SAID = (
+    *("source", "unread", "rows_are"),
+    *("rows", "mini_batches", "ranks", "padding_rows", "bins"),
+)
+"""Figures that earlier lines have as well."""
+
+MERGED = "merged turns"
 
 SHOWN_LINES = 24
 """Number of plan lines that are printed."""
@@ -76,7 +82,7 @@ def plan(
     if output is not None:
         check_writable(output, [*source.paths, costs])
     policy = None if merge == "none" else merge
-    lens, numbers, uids, is_merged = _rows(source.chunks(), policy)
+    lens, numbers, uids, rows_are = _rows(source.chunks(), policy)
     if prompts_per_mini_batch is not None and uids is None:
         raise ValueError(
             "--prompts-per-mini-batch needs the prompts of rows; name their column with --uids "
@@ -95,14 +101,20 @@ def plan(
         shard_by="tokens" if cost is None else cost,
         layout=None if capacity is None else Packed(capacity),
     )
-    figures = _figures(found, cost)
+    figures = {
+        "source": source.title,
+        "unread": source.unread,
+        "rows_are": rows_are,
+        **_figures(found, cost),
+    }
     if output is not None:
         write_whole(output, json.dumps(found.to_dict()))
     if as_json:
-        rows_are = "merged turns" if is_merged else "turns"
-        print_json({"rows_are": rows_are, **figures}, indent=2)
+        print_json(figures, indent=2)
         return
-    lines = [f"rows are merged turns (--merge {merge})"] if is_merged else []
+    lines = [read_as(figures)]
+    if rows_are == MERGED:
+        lines.append(f"rows are merged turns (--merge {merge})")
     if are_apart:
         lines.append("rows of a prompt are apart in the file, so each row counts as a prompt")
     lines += found.describe().splitlines()
@@ -111,7 +123,7 @@ def plan(
     lines += [
         f"{name.replace('_', ' ')}: {_text(value)}"
         for name, value in figures.items()
-        if name not in DESCRIBED
+        if name not in SAID
     ]
     asked = prompts_per_mini_batch or rows_per_mini_batch or 0
     count = found.num_prompts if prompts_per_mini_batch else found.num_real_rows
@@ -125,25 +137,27 @@ def plan(
 
 def _rows(
     chunks: Iterable[FileRows], policy: Policy | None
-) -> tuple[Integers, list[int], list[Any] | None, bool]:
-    """Return prompt and response tokens of rows, their numbers, uids, and True for merged turns.
+) -> tuple[Integers, list[int], list[Any] | None, str]:
+    """Return prompt and response tokens of rows, their numbers, their uids, and what they are.
 
     The number of a merged row is that of its last turn.
     """
-    lens, numbers, uids, is_merged = [], list[int](), [], False
+    lens, numbers, uids, rows_are = [], list[int](), [], "rows"
     for rows in chunks:
         ids, calls = rows.ids, rows.calls
         of_chunk = ids.get("uids", [])
-        if policy is None or not ids.keys() - {"uids"}:
+        has_trajectories = bool(ids.keys() - {"uids"})
+        if policy is None or not has_trajectories:
+            rows_are = "turns" if has_trajectories else rows_are
             lens.append(np.stack([calls.prompts.lengths, calls.responses.lengths], 1))
             numbers += range(rows.first_row, rows.first_row + len(calls))
             uids += of_chunk
             continue
-        is_merged, merged = True, rows.merge(policy)
+        rows_are, merged = MERGED, rows.merge(policy)
         lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
         numbers += (merged.sources + rows.first_row).tolist()
         uids += [of_chunk[turn] for turn in merged.sources.tolist() if of_chunk]
-    return np.concatenate(lens), numbers, uids or None, is_merged
+    return np.concatenate(lens), numbers, uids or None, rows_are
 
 
 def _are_together(uids: list[Any]) -> bool:
