@@ -710,14 +710,23 @@ def test_as_a_module(tmp_path):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 0)])
-def test_commands_that_are_stopped(error, code, rollouts, monkeypatch):
+def test_a_command_that_is_interrupted(rollouts, monkeypatch):
     def stop(*_):
-        raise error
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(files.Source, "of", stop)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert run(["view", str(rollouts)]) == code
+    assert run(["view", str(rollouts)]) == 130
+
+
+def test_a_reader_that_ends(rollouts):
+    """As head does."""
+    command = [sys.executable, "-m", "fastcollate", "plan", str(rollouts), "--json"]
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipe) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,9 @@ def run(arguments: Sequence[str]) -> int:
             warnings.simplefilter("ignore", UserWarning)  # commands say what they would
             app(arguments)
     except SystemExit as end:  # typer's, after help, wrong usage, success and Ctrl-C
+        if isinstance(end.__context__, BrokenPipeError):  # the reader has ended, as head does
+            return 0
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BrokenPipeError:  # the reader of the output has ended, as head does
-        sys.stderr.close()
-        return 0
     except (
         *(OSError, ValueError, TypeError, LookupError, ImportError, MemoryError, RuntimeError),
         pa.ArrowException,

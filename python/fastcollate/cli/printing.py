@@ -29,7 +29,7 @@ def print_text(text: str, stream: TextIO | None = None) -> None:
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """Print JSON, with null for numbers that it cannot write: NaN and infinite ones."""
-    print(json.dumps(_finite(value), indent=indent, allow_nan=False))
+    print(json.dumps(_finite(value), indent=indent, allow_nan=False), flush=True)
 
 
 def _finite(value: Any) -> Any:
