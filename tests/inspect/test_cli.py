@@ -813,7 +813,12 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
         (["show", "x.jsonl"], "use one of view, report, plan, verify"),
         (["plan", "x.jsonl", "--layout", "packed"], "--capacity"),
         (["view", "x.jsonl", "y.jsonl"], "a folder of files"),
-        (["view", "x.jsonl", "--row", "1,2"], "an integer; repeat --row for several"),
+        (["view", "x.jsonl", "--row", "1,2"], "it is '1,2'; pass an integer; repeat --row for sev"),
+        (["view", "x.jsonl", "--rwo", "2"], "(Possible options: --row)"),
+        (["plan", "x.jsonl", "--capacity", "16k"], "it is '16k'; pass an integer"),
+        (["plan", "x.jsonl", "--dp-size", "0"], "it is 0; pass at least 1"),
+        (["report", "x.jsonl", "--eos", "-1"], "it is -1; pass at least 0"),
+        (["verify", "--seconds", "long"], "it is 'long'; pass a number"),
     ],
 )
 def test_wrong_usage_names_what_there_is(arguments, message, capsys):

@@ -32,8 +32,19 @@ def _option_meant(name: str, options: Sequence[Any]) -> str | None:
         return meant or with_unit[0]
     names = {one.opts[0].lstrip("-").replace("-", "_"): one.opts[0] for one in options}
     advice = advice_for(name.lstrip("-").replace("-", "_"), names)
-    ours = re.match(r"pass (\w+)", advice or "")
-    return names.get(ours[1]) if ours else None
+    if ours := re.match(r"pass (\w+)", advice or ""):
+        return names.get(ours[1])
+    return next(iter(get_close_matches(name, names.values(), 1, 0.8)), None)
+
+
+def _misfit(error: Any) -> str:
+    """Return what is wrong with the value of an option, of an error by pydantic."""
+    found = error.__cause__.errors()[0]
+    if found["type"] == "greater_than_equal":
+        return f"it is {found['input']}; pass at least {found['ctx']['ge']}"
+    what = "an integer" if found["type"].startswith("int") else "a number"
+    again = f"; repeat {error.param.opts[0]} for several" if error.param.multiple else ""
+    return f"it is {found['input']!r}; pass {what}{again}"
 
 
 class Commands(TyperGroup):
@@ -50,10 +61,8 @@ class Commands(TyperGroup):
                 own = [one.opts[0] for one in options if one.rich_help_panel is None]
                 meant = _option_meant(error.option_name, options)
                 error.possibilities = own if meant is None else [meant]
-            elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
-                name = error.param.opts[0]
-                what = "the id of a token, an integer" if name == "--eos" else "an integer"
-                error.message = f"it takes {what}; repeat {name} for several"
+            elif "Input should be" in str(getattr(error, "message", "")):
+                error.message = _misfit(error)
             elif "is not one of" in str(getattr(error, "message", "")):
                 error.message = error.message.removeprefix("Value error, ")
             elif "extra argument" in str(getattr(error, "message", "")):

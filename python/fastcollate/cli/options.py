@@ -43,6 +43,7 @@ EndIds = Annotated[
     list[int] | None,
     typer.Option(
         "--eos",
+        min=0,
         metavar="ID",
         help="Id of a token that ends a response; repeat for several.",
     ),
