@@ -187,7 +187,7 @@ def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        shown = [f"{one:,.6g}" for one in value[:16]]
+        shown = [f"{one:,.6g}" if one < 1e5 else f"{one:,.0f}" for one in value[:16]]
         return ", ".join(shown) + (" ..." if len(value) > 16 else "")
     if isinstance(value, float):
         return f"{value:.1%}"
