@@ -535,6 +535,38 @@ ERRORS = {
         ["report", "r.parquet", "--is-last-step", "uids"],
         "in the column of --is-last-step; name a column of booleans",
     ),
+    "padded rewards": (
+        ["view", "padded.jsonl"],
+        "padded.jsonl, row 2 has 3 rewards, but its response has 1 token; pass one per token, and ",
+    ),
+    "two kinds of rewards": (
+        ["report", "kinds.jsonl"],
+        "kinds.jsonl, row 2: its reward is 1.0 (float); write a list for each row, or for none",
+    ),
+    "two kinds of rewards in two parts": (
+        ["report", "kinds-parts.jsonl"],
+        "kinds-parts.jsonl, row 2: its reward is 1.0; write a list for each row, or for none",
+    ),
+    "a line without a response": (
+        ["plan", "half.jsonl"],
+        "; name their column with --responses COLUMN, or remove this line",
+    ),
+    "a line of text": (
+        ["view", "line.jsonl"],
+        "line.jsonl, line 2: 'no rollouts' is not JSON; correct or remove this line",
+    ),
+    "another encoding": (
+        ["view", "latin.jsonl"],
+        ": this is not UTF-8 text; write the file in UTF-8",
+    ),
+    "a bad first line": (
+        ["view", "first.jsonl"],
+        "(char 1); write one JSON object per line, in UTF-8",
+    ),
+    "two masks": (
+        ["view", "masks.jsonl"],
+        "multiply them into a column 'loss_mask', or name one with --loss-mask COLUMN",
+    ),
     "two sizes": (
         ["plan", "r.parquet", "--rows-per-mini-batch", "1", "--prompts-per-mini-batch", "1"],
         "--prompts-per-mini-batch and --rows-per-mini-batch are both given; pass one of them",
@@ -568,6 +600,20 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     Path("reward.jsonl").write_text("\n".join(map(json.dumps, [row, {**row, "reward": "good"}])))
     lines = '{"prompts": [1], "responses": [2]}', '{"prompts": [1], "responses": [1.5]}'
     Path("float.jsonl").write_text("\n".join(lines))
+    turn = {"prompts": [1], "responses": [2]}
+    for name, others in {
+        "padded": {"rewards": [1.0, 0.0, 0.0]},
+        "kinds": {"rewards": 1.0},
+        "half": {"responses": None},
+        "masks": {"tool_mask": [1], "completion_mask": [1]},
+    }.items():
+        rows = [turn | ({"rewards": [1.0]} if name != "masks" else others), turn | others]
+        Path(f"{name}.jsonl").write_text(text := "".join(json.dumps(row) + "\n" for row in rows))
+        Path(f"{name}-parts.jsonl").write_text(text.rstrip())
+    Path("line.jsonl").write_text(json.dumps(turn) + "\nno rollouts\n")
+    latin = '\n{"prompts": [1], "responses": [2], "uid": "\xe9"}'
+    Path("latin.jsonl").write_bytes((json.dumps(turn) + latin).encode("latin-1"))
+    Path("first.jsonl").write_text("{1")
     pairs = {"prompt": "x", "chosen": "y", "rejected": "z"}
     Path("chosen.jsonl").write_text(json.dumps(pairs))
     ids = ("prompt_input_ids", "chosen_input_ids", "rejected_input_ids")

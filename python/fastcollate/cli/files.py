@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.parsing import read_bodies
 from fastcollate.rollouts.schema import Schema, key_of
 from fastcollate.rollouts.tables import example_of, read_table
+from fastcollate.rows.columns import Ragged
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
@@ -38,6 +40,9 @@ CHUNK_TOKENS = 2 << 20
 """Tokens after which a chunk ends at the next end of a group."""
 
 _MOST_ROWS = 1 << 16
+
+_OF_PART = re.compile(r"(call |reward|advantage)(?:s\[)?(\d+)\]?(?= (?:has|is) )")
+"""The beginning of an error that names a call."""
 
 AS_THEY_ARE = Options(None, "keep", "keep")
 """Unfinished calls and log-probabilities that are none are looked at, too."""
@@ -143,7 +148,10 @@ class File(NamedTuple):
         try:
             body = json.loads(head)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} cannot be read as JSON lines: line 1: {error}") from None
+            raise ValueError(
+                f"{self.path} cannot be read as JSON lines: line 1: {error}; write one JSON object "
+                "per line, in UTF-8"
+            ) from None
         found = body if isinstance(body, dict) else next(iter(body), None)
         if not isinstance(found, (dict, list, type(None))):
             raise ValueError(
@@ -229,19 +237,42 @@ class Source(NamedTuple):
         found = (column for column, paths in self.schema.columns.items() if name in paths)
         return next(found, name)
 
+    def _parts(self) -> Iterator[Calls]:
+        """Yield calls as they are read; errors name rows of the file, not calls of a part."""
+        count = 0
+        try:
+            for file in self.files:
+                for calls in file.calls(self.schema):
+                    yield calls
+                    count += len(calls)
+        except (TypeError, ValueError) as error:
+            call = _OF_PART.match(text := str(error))
+            if call is None:
+                raise
+            row, its = count + 1 + int(call[2]), "" if call[1] == "call " else f": its {call[1]}"
+            raise ValueError(f"{self.path}, row {row}{its}{text[call.end() :]}") from error
+
     def _calls(self) -> Iterator[Calls]:
-        """Yield calls as they are read."""
-        count, has_bodies = 0, False
-        for file in self.files:
-            for calls in file.calls(self.schema):
-                for at, reward in enumerate(() if calls.rewards is None else calls.rewards):
-                    if not isinstance(reward, (int, float, np.ndarray, NoneType)):
-                        raise ValueError(
-                            f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
-                            "leave such rows out, or name other rewards with --rewards COLUMN"
-                        )
-                count, has_bodies = count + len(calls), True
-                yield _without_nulls(calls)
+        """Yield calls, with rewards that are numbers."""
+        count, has_bodies, are_lists = 0, False, dict[str, bool]()
+        for calls in self._parts():
+            for name in ("rewards", "advantages") if len(calls) > 0 else ():
+                column = getattr(calls, name, None)
+                is_list = isinstance(column, Ragged)
+                if are_lists.setdefault(name, is_list) != is_list:
+                    found = "missing" if column is None else show(column[0])
+                    raise ValueError(
+                        f"{self.path}, row {count + 1}: its {name.removesuffix('s')} is {found}; "
+                        "write a list for each row, or for none"
+                    )
+            for at, reward in enumerate(() if calls.rewards is None else calls.rewards):
+                if not isinstance(reward, (int, float, np.ndarray, NoneType)):
+                    raise ValueError(
+                        f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
+                        "leave such rows out, or name other rewards with --rewards COLUMN"
+                    )
+            count, has_bodies = count + len(calls), True
+            yield _without_nulls(calls)
         if count == 0 and has_bodies:
             raise ValueError(
                 f"{self.path} has no tokens under the keys of its schema, "
@@ -379,8 +410,8 @@ def _names_file(path: Path, kind: str) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(
-            f"{path} cannot be read as {_TITLES[kind]}: {error}; it may be cut off or have a wrong "
-            "extension: write or copy it again"
+            f"{path} cannot be read as {_TITLES[kind]}: {str(error).rstrip('.')}; it may be cut "
+            "off or have a wrong extension: write or copy it again"
         ) from error
 
 

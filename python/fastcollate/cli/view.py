@@ -58,9 +58,9 @@ def view(
     fields = [source.column_of(name) for name in field or []]
     for given, name in zip(field or [], fields, strict=True):
         if name not in rows.values:
-            known = ", ".join(rows.values)
-            advice = f"pass one of {known}" if known else "leave it out"
-            raise ValueError(f"--field is {given!r}, but {path} has {known or 'none'}; {advice}")
+            known = " and ".join(rows.values)
+            has = f"only {known}" if known else "none; leave it out"
+            raise ValueError(f"--field is {given!r}, but {path} has {has}")
     if as_json:
         print_json([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)])
         return
