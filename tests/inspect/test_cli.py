@@ -689,6 +689,20 @@ def test_help_has_whole_names(columns):
     assert "--prompts-per-mini-batch" in shown.stdout
 
 
+def test_the_list_of_commands_imports_none():
+    """Which takes as long again."""
+    program = (
+        "import sys\n"
+        "from fastcollate.cli.app import run\n"
+        "assert run(['--help']) == 0\n"
+        "assert not {'pyarrow', 'fastcollate.cli.view'} & sys.modules.keys()\n"
+    )
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Show rows: the prompt" in shown
+    assert "Compare results with" in shown
+
+
 def test_a_file_that_cannot_be_replaced(rollouts, tmp_path, monkeypatch, capsys):
     output = tmp_path / "plan.json"
     output.write_text("before")

@@ -8,19 +8,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
-import pyarrow as pa
 import typer
 from typer.core import TyperGroup
 
 from fastcollate import __version__
-from fastcollate.cli.plan import plan
 from fastcollate.cli.printing import print_text
-from fastcollate.cli.report import report
-from fastcollate.cli.schemas import flag
-from fastcollate.cli.verify import verify
-from fastcollate.cli.view import view
 from fastcollate.common.names import advice_for, same_word
 
 
@@ -81,44 +76,64 @@ class Commands(TyperGroup):
             names = ", ".join(self.commands)
             meant = f"did you mean {near[0]}?" if near else f"use one of {names}, before the file."
             ctx.fail(f"No such command {args[0]!r}; {meant}")
-        return super().resolve_command(ctx, args)
+        name, _, others = super().resolve_command(ctx, args)
+        return name, loaded(args[0]), others
 
 
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": "rich" if shutil.get_terminal_size().columns >= 80 else None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 app = typer.Typer(
     name="fastcollate",
     cls=Commands,
     help="Inspect rollouts before you train on them.",
-    add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= 80 else None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
-EXAMPLES = {
-    view: (
+COMMANDS = {
+    "view": (
+        "Show rows: the prompt, the tokens that train and the masked ones.",
         "view rollouts.jsonl --tokenizer tokenizer.json --row 13",
         "view rollouts.parquet --responses output --field logprobs",
     ),
-    report: (
+    "report": (
+        "Write an HTML report: advice, findings, rewards, log-probabilities, lengths and layouts.",
         "report rollouts.jsonl --tokenizer tokenizer.json -o report.html",
         "report rollouts.parquet --rewards score --fail-on-findings",
     ),
-    plan: (
+    "plan": (
+        "Plan a step of the rows of a file: mini-batches, ranks and bins, with their load.",
         "plan rollouts.jsonl --dp-size 8 --capacity 16384",
         "plan rollouts.parquet --prompts-per-mini-batch 64 -o plan.json",
     ),
-    verify: ("verify", "verify --framework verl --seconds 60"),
+    "verify": (
+        "Compare results with plain loops and with frameworks; exit with 1 if some differ.",
+        "verify",
+        "verify --framework verl --seconds 60",
+    ),
 }
-"""Commands, each with examples."""
+"""Commands, each with what it does and examples."""
+
+for name, (what, *_) in COMMANDS.items():
+    app.command(name, help=what)(lambda: None)
 
 ALL_NAMES = (
     "All names of columns: https://fastcollate.github.io/fastcollate/command-line.html#columns"
 )
 
-for command, examples in EXAMPLES.items():
+
+def loaded(name: str) -> Any:
+    """Return a command, whose module is imported only if it runs."""
+    what, *examples = COMMANDS[name]
     shown = ["Examples:", *(f"fastcollate {one}" for one in examples)]
-    shown += [] if command is verify else [ALL_NAMES]
-    app.command(epilog="\n\n".join(shown))(command)
+    shown += [] if name == "verify" else [ALL_NAMES]
+    alone = typer.Typer(**SETTINGS)
+    module = import_module(f"fastcollate.cli.{name}")
+    alone.command(name, help=what, epilog="\n\n".join(shown))(getattr(module, name))
+    return typer.main.get_command(alone)
 
 
 @app.callback(invoke_without_command=True)
@@ -162,7 +177,10 @@ OF_THE_LIBRARY = (
     (r"or pass a schema with other paths$", "or name other columns"),
     (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
-    (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),
+    (
+        r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))",
+        lambda found: "--" + found[0].replace("_", "-"),
+    ),
 )
 """Errors that name arguments of the library, and what they are on the command line."""
 
@@ -172,6 +190,10 @@ def in_flags(text: str) -> str:
     for pattern, ours in OF_THE_LIBRARY:
         text = re.sub(pattern, ours, text)
     return text
+
+
+FAILURES = OSError, ValueError, TypeError, LookupError, ImportError, MemoryError, RuntimeError
+"""Errors that are printed as one line, with all of Arrow, which only commands import."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -191,11 +213,9 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(end.__context__, BrokenPipeError):  # the reader has ended, as head does
             return 0
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except (
-        *(OSError, ValueError, TypeError, LookupError, ImportError, MemoryError, RuntimeError),
-        pa.ArrowException,
-    ) as error:
-        if wants_traceback:
+    except Exception as error:
+        is_failure = isinstance(error, FAILURES) or type(error).__module__ == "pyarrow.lib"
+        if wants_traceback or not is_failure:
             raise
         text = in_flags(" ".join(str(error).split()) or type(error).__name__)
         print_text(f"fastcollate: {text}", sys.stderr)
