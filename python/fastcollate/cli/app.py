@@ -105,12 +105,12 @@ COMMANDS = {
         "report rollouts.parquet --rewards score --fail-on-findings",
     ),
     "plan": (
-        "Plan a step of the rows of a file: mini-batches, ranks and bins, with their load.",
+        "Plan a training step on the rows of a file: mini-batches, ranks, bins and their load.",
         "plan rollouts.jsonl --dp-size 8 --capacity 16384",
         "plan rollouts.parquet --prompts-per-mini-batch 64 -o plan.json",
     ),
     "verify": (
-        "Compare results with plain loops and with frameworks; exit with 1 if some differ.",
+        "Compare results with plain loops and installed frameworks; exit with 1 if any differ.",
         "verify",
         "verify --framework verl --seconds 60",
     ),

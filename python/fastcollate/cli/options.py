@@ -27,7 +27,7 @@ TokenizerPath = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="FILE",
-        help="The model's tokenizer.json, or its folder: ids are shown as text.",
+        help="The model's tokenizer.json, or its folder, to show ids as text.",
     ),
 ]
 SchemaName = Annotated[
@@ -35,7 +35,7 @@ SchemaName = Annotated[
     typer.Option(
         "--schema",
         metavar="NAME",
-        help=f"Schema of the file; by default recognised by its keys: {', '.join(SOURCES)}.",
+        help=f"Schema of the file, recognised by its keys if left out: {', '.join(SOURCES)}.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
@@ -57,7 +57,7 @@ Capacity = Annotated[
     ),
 ]
 Ranks = Annotated[
-    int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
+    int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Number of data-parallel ranks.")
 ]
 RANKS = 8
 """Data-parallel ranks by default, as of one node."""
@@ -73,7 +73,7 @@ MergePolicy = Annotated[
     typer.Option(
         "--merge",
         metavar="POLICY",
-        help="How turns of trajectories are merged: exact, branch, realign, or none to leave them.",
+        help="How to merge the turns of a trajectory: exact, branch, realign, or none.",
     ),
 ]
 CostsPath = Annotated[
@@ -82,8 +82,8 @@ CostsPath = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help='Costs of rows as JSON, such as {"per_token": 1, "per_pair": 0.001}; by default '
-        "tokens.",
+        help='Costs as JSON, such as {"per_token": 1, "per_pair": 0.001}; by default a row '
+        "costs its tokens.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

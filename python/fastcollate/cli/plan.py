@@ -57,12 +57,14 @@ def plan(
     dp: Ranks = RANKS,
     capacity: Annotated[
         int | None,
-        typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of this capacity."),
+        typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of this many tokens."),
     ] = None,
     costs: CostsPath = None,
     prompts_per_mini_batch: Annotated[
         int | None,
-        typer.Option(min=1, metavar="PROMPTS", help="Prompts per mini-batch; needs uids."),
+        typer.Option(
+            min=1, metavar="PROMPTS", help="Prompts per mini-batch; needs ids of prompts."
+        ),
     ] = None,
     rows_per_mini_batch: Annotated[
         int | None, rows_option("Rows per mini-batch; by default all.")
@@ -76,7 +78,7 @@ def plan(
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
-    """Plan a step of the rows of a file: mini-batches, ranks and bins, with their load."""
+    """Plan a training step on the rows of a file: mini-batches, ranks, bins and their load."""
     cost = costs_of(costs)
     source = Source.of(path, names, schema)
     if output is not None:

@@ -15,22 +15,22 @@ def verify(
     seconds: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Time for all comparisons, of 40 cases each at least."
+            metavar="SECONDS", help="Time for all comparisons; each has at least 40 cases."
         ),
     ] = 20,
     framework: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Compare only with this framework; repeatable. By default with plain loops and "
-            "all installed frameworks.",
+            help="Compare with this framework only; repeat for several. By default with plain "
+            "loops and all installed frameworks.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="SEED", help="Seed of the first cases.")] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compare results with plain loops and with frameworks; exit with 1 if some differ."""
+    """Compare results with plain loops and installed frameworks; exit with 1 if any differ."""
     from fastcollate.testing import verify as _  # noqa: F401, an error if Hypothesis is missing
     from fastcollate.testing.verifying import verification
 

@@ -29,14 +29,16 @@ def view(
     schema: SchemaName = None,
     row: Annotated[
         list[int] | None,
-        typer.Option(metavar="ROW", help="Row number, from 1; repeatable. [default: 1]"),
+        typer.Option(
+            metavar="ROW", help="Number of a row, from 1, which is the default; repeat for several."
+        ),
     ] = None,
     tokenizer: TokenizerPath = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD",
-            help="Show rewards or logprobs beneath the tokens, and a reward per row in its title; "
+            help="Show rewards or logprobs, beneath tokens or in the title of a row; "
             "repeat for both.",
         ),
     ] = None,
