@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers; of a batch
 @pytest.fixture(autouse=True)
 def place(monkeypatch, pages):
     monkeypatch.chdir(pages.folder)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "84")
     if HAS_TORCH:
         import torch
 
