@@ -19,7 +19,7 @@ from rollouts import load_rollouts
 
 VOCABULARY = 4096  # of the recorded tokenizer
 TURNS = 48
-LAYOUTS = {"padded": fc.Left(), "packed": fc.Packed(capacity=1024), "tree": fc.Tree(capacity=1024)}
+LAYOUTS = {"padded": fc.Left(), "packed": fc.Packed(1024), "tree": fc.Tree(1024)}
 
 
 def load_columns() -> dict[str, Any]:

@@ -306,7 +306,8 @@ class ModelBatch(BatchMapping[Array]):
         Examples
         --------
         >>> batch = fc.build_batch(
-        ...     [[5, 6], [5, 6]], [[8, 9], [7]], pad_token_id=0, array_type="numpy", layout="tree"
+        ...     [[5, 6], [5, 6]], [[8, 9], [7]], pad_token_id=0,
+        ...     array_type="numpy", layout="tree",
         ... )
         >>> batch.input_ids
         array([[5, 6, 7, 8, 9]])
@@ -343,7 +344,8 @@ class ModelBatch(BatchMapping[Array]):
         Examples
         --------
         >>> batch = fc.build_batch(
-        ...     [[5, 6], [7]], [[8, 9], [3]], pad_token_id=0, array_type="numpy", layout="jagged"
+        ...     [[5, 6], [7]], [[8, 9], [3]], pad_token_id=0,
+        ...     array_type="numpy", layout="jagged",
         ... )
         >>> pos, inv = batch.loss_positions()
         >>> pos, inv, batch.targets

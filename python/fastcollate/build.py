@@ -210,7 +210,8 @@ def build_batch(
     --------
     >>> import fastcollate as fc
     >>> batch = fc.build_batch(
-    ...     [[1, 2], [3]], [[4], [5, 6, 7]], pad_token_id=0, rewards=[0.5, 1.0], array_type="numpy"
+    ...     [[1, 2], [3]], [[4], [5, 6, 7]], pad_token_id=0,
+    ...     rewards=[0.5, 1.0], array_type="numpy",
     ... )
     >>> batch.rewards
     array([[0. , 0. , 0.5],

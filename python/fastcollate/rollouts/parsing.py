@@ -86,7 +86,8 @@ def parse(
     --------
     >>> import json
     >>> content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 8, "logprob": -1}]
-    >>> choice = {"token_ids": [7, 8], "logprobs": {"content": content}, "finish_reason": "stop"}
+    >>> choice = {"token_ids": [7, 8], "logprobs": {"content": content},
+    ...           "finish_reason": "stop"}
     >>> body = json.dumps({"prompt_token_ids": [5, 6], "choices": [choice]}).encode()
     >>> calls = fc.rollouts.parse([body])
     >>> calls.logprobs.to_list()
