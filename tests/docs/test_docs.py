@@ -1,7 +1,7 @@
 """Every Python snippet of README.md and of docs, and every example of a docstring, in order.
 
-`docs_setup.py` has the names and packages that pages and snippets need. The name of a test has the
-page and the line, and the reason if the snippet is skipped or moved to the CPU.
+`docs_setup.py` has the packages that pages and snippets need. The name of a test has the page and
+the line, and the reason if the snippet is skipped or moved to the CPU.
 """
 
 import doctest

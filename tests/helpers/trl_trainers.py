@@ -9,7 +9,6 @@ import sys
 import tempfile
 
 import datasets
-import docs_setup
 import transformers
 from small_llama import llama
 from snippets import SNIPPETS, run
@@ -112,11 +111,9 @@ def page(folder):
 
         return make
 
-    names = docs_setup.trl()
-    names |= {
+    names = {
         "fc": fc,
         "model": "model",
-        "dataset": datasets.Dataset(names["dataset"]),
         "preferences": datasets.Dataset.from_dict(pairs),
         "SFTConfig": functools.partial(SFTConfig, **options("output")),
         "DPOConfig": functools.partial(DPOConfig, **options("output")),
