@@ -180,15 +180,17 @@ class Batch(ModelBatch[Array]):
         Returns
         -------
         Findings
-            A list, empty if nothing was found, which prints as a table. Each finding has ``kind``,
+            A list, empty if nothing was found, which prints as a table, the worst first. Each
+            finding has ``kind``, ``severity`` (``"error"``, or ``"warning"`` if it is often right),
             ``rows`` (int64, all rows that have it; none if it concerns the whole batch),
             ``positions`` (int64, the first such token of each row, prompt included, or None),
             ``reasons`` (of the first three rows) and ``advice``. The kinds, explained in the guide
-            "Inspecting a batch": ``all_masked`` or ``trains_nothing``, ``trains_first_token``,
-            ``trains_padding``, ``labels_as_mask``, ``negative_mask``, ``weighted_labels``, ``nan``,
-            ``zero_logprobs``, ``positive_logprob``, ``infinite_logprob``, ``untrained_reward``,
-            ``outside_vocabulary``, ``padded_row``, ``repeated_prompt``, ``cut_off``,
-            ``repeated_end``, ``duplicate`` and ``padding``.
+            "Inspecting a batch", are the errors ``padded_row``, ``repeated_prompt``,
+            ``all_masked``, ``labels_as_mask``, ``negative_mask``, ``trains_padding``,
+            ``trains_first_token``, ``nan``, ``positive_logprob``, ``infinite_logprob``,
+            ``zero_logprobs``, ``outside_vocabulary``, ``untrained_reward`` and ``repeated_end``;
+            and the warnings ``weighted_labels``, ``trains_nothing``, ``cut_off``, ``duplicate`` and
+            ``padding``.
 
         Raises
         ------

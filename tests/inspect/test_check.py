@@ -433,8 +433,8 @@ def test_findings_print_as_a_table(build, monkeypatch):
     findings = build(**columns).check()
     monkeypatch.setenv("COLUMNS", "60")
     assert repr(findings) == (
-        "1 finding\n\n"
-        "untrained_reward (4)\n"
+        "1 error\n\n"
+        "error: untrained_reward in 4 rows\n"
         "  row 0, token 3: the reward 1 is on a token that does not\n"
         "      train\n"
         "  row 1, token 2: the reward 1 is on a token that does not\n"
@@ -444,7 +444,7 @@ def test_findings_print_as_a_table(build, monkeypatch):
         "  and 1 more\n"
         "  -> put it on a token that trains, or correct loss_mask"
     )
-    assert "untrained_reward (4)" in findings._repr_html_()
+    assert "untrained_reward in 4 rows" in findings._repr_html_()
     assert findings[0].rows.tolist() == [0, 1, 2, 3]
     assert findings[0].positions.tolist() == [3, 2, 3, 2]
 

@@ -20,6 +20,8 @@ from fastcollate.cli.app import run  # noqa: E402
 from fastcollate.cli.reporting.outcomes import Outcomes  # noqa: E402
 from fastcollate.cli.reporting.plots import histogram  # noqa: E402
 from fastcollate.cli.rows import FileRows  # noqa: E402
+from fastcollate.common.arguments import tally  # noqa: E402
+from fastcollate.plan.breaks import SHORT_PROMPT  # noqa: E402
 from fastcollate.rollouts import Calls  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -157,7 +159,8 @@ def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     by_kind = {one["kind"]: one["examples"] for one in found["findings"]}
     assert by_kind["trains_nothing"] == ["row 78: none of its 2 response tokens trains"]
     assert by_kind["duplicate"] == ["row 93: it has the same tokens as row 92"]
-    assert [worst["row"] for worst in found["worst_rows"]][:2] == [78, 93]
+    assert {one["kind"]: one["rows"] for one in found["findings"]}["duplicate"] == [93]
+    assert [shown["row"] for shown in found["shown_rows"]][:2] == [78, 93]
     assert "row 78, prompt 2" in page.replace("\xa0", " ")
     assert found["merging"] is None
     assert "No trajectory ids, so turns were not merged" in page
@@ -211,10 +214,13 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     }  # fmt: skip
     assert found["longest_responses"] == 2
     text = re.sub(r"<[^>]*>", " ", page)
-    assert "1 of 2 prompts with 2 samples have equal rewards for all of them" in text
+    assert "1 of 2 prompts, of 2 samples each, has equal rewards, so all advantages are 0" in text
     assert "1 mini-batch of 6 rows for 8 ranks" in text  # as many as there are
-    assert "All are 0 in 1 row: probably placeholders." in text
-    assert "3 of 16 are missing, NaN, infinite or -9999." in text
+    assert "In 1 row all are 0: probably placeholders." in text
+    assert "3 of 16 are missing, NaN, infinite or -9999, and 3 are exactly 0." in text
+    shown = {one["row"]: one["why"] for one in found["shown_rows"]}
+    assert shown[5].endswith("; highest reward: 2")
+    assert re.match("zero_logprobs: .*; lowest reward: 0$", shown[6])
     assert "1 of 2 prompts (50%) train nothing" in text
     titles = re.findall(r"<title>([^<]*) tokens?</title>", page)
     assert [one for one in titles if one.startswith(("-1.25", "-0.25", "-2.75"))] == [
@@ -295,8 +301,8 @@ def test_groups_of_equal_rewards(tmp_path, capsys):
         pq.write_table(pa.table(rows | {"rewards": rewards}), tmp_path / "r.parquet")
         found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
         assert ("equal_rewards" in [one["kind"] for one in found["findings"]]) == is_said
-        assert ("every prompt has equal rewards for all of its samples" in page) == is_said
-        assert ("1 kind of probable mistakes: equal_rewards" in page) == is_said
+        assert ("in each of 2 prompts, all samples have equal rewards" in page) == is_said
+        assert ("1 error, 1 warning: equal_rewards, duplicate" in page) == is_said
 
 
 def test_one_row(tmp_path, capsys):
@@ -403,18 +409,19 @@ def test_breaks_have_the_rows_of_the_file(tmp_path, capsys):
 
 
 def test_findings_in_the_terminal(tmp_path, capsys):
-    rows = {"prompts": [[1, 2]] * 3, "responses": [[3], [3], [4]], "loss_mask": [[1], [1], [0]]}
+    rows = {"prompts": [[1, 2]] * 3, "responses": [[3], [3], [4]], "logprobs": [[-1], [-1], [0.5]]}
     path = written(tmp_path / "r.parquet", rows | {"note": ["a", "b", "c"]})
     assert run(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    read = "read as columns: prompts, responses, loss_mask; not read: note "
-    assert re.match(rf"{read}3 rows, 2 findings; wrote \S*r\.html trains_nothing ", text)
-    first = text.index("trains_nothing (1): row 3: none of its 1 response token")
-    second = text.index("duplicate (1): row 2: it has the same tokens as row 1; drop it")
+    read = "read as columns: prompts, responses, logprobs; not read: note "
+    assert re.match(rf"{read}3 rows, 1 error, 1 warning; wrote \S*r\.html error: ", text)
+    first = text.index("positive_logprob in 1 row: row 3, token 2: logprobs has 0.5")
+    second = text.index("warning: duplicate in 1 row: row 2: it has the same tokens as row 1; drop")
     assert first < second  # the worst first
     assert text.endswith("3 rows: too few to choose a layout by. Write a report on a whole step.")
     assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 3
-    good = written(tmp_path / "g.parquet", {"prompts": [[1]], "responses": [[2]]})
+    del rows["logprobs"]  # leaves a warning
+    good = written(tmp_path / "g.parquet", rows)
     assert run(["report", str(good), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 0
 
 
@@ -433,9 +440,10 @@ def test_the_largest_length_says_nothing_if_ends_are_known(tmp_path, capsys):
     responses = [[3, 3, 2], [4, 4, 2], [5, 5, 2], *[[6, 2]] * 4]
     path = written(tmp_path / "r.parquet", {"prompts": [[1]] * 7, "responses": responses})
     found, page = report_of(path, tmp_path / "r.html", capsys, "--eos", 2)
-    assert (found["longest_responses"], "largest length" in page) == (None, False)
+    assert (found["longest_responses"], "probably the engine" in page) == (3, False)
+    assert "3 responses (42.9%) have the largest length, 3." in page
     found, page = report_of(path, tmp_path / "r.html", capsys)
-    assert (found["longest_responses"], "largest length" in page) == (3, True)
+    assert (found["longest_responses"], "probably the engine" in page) == (3, True)
 
 
 @pytest.mark.parametrize("pad", [0, 7])
@@ -448,10 +456,11 @@ def test_padding_is_found_without_its_token(pad, tmp_path, capsys):
     }
     found, _ = report_of(written(tmp_path / "r.parquet", padded), tmp_path / "r.html", capsys)
     (finding,) = (one for one in found["findings"] if one["kind"] == "padded_column")
-    assert finding["number"] == 2
-    assert re.match(
-        rf"prompts has 30 rows of 20 .* begin with .* are {pad}$", finding["examples"][0]
-    )
+    run = tally(20 - len(rows[0]), "token")
+    first = f"its prompt begins with {run} of id {pad}, and all prompts have 20 tokens"
+    assert finding["examples"][0] == f"row 1: {first}"
+    assert finding["rows"][:30] == [row + 1 for row in range(30)]
+    assert finding["number"] == len(finding["rows"]) == 60  # prompts and responses
     whole = {"prompts": rows, "responses": [[*row[::-1], 2] for row in rows]}
     found, _ = report_of(written(tmp_path / "r.parquet", whole), tmp_path / "r.html", capsys)
     assert [one["kind"] for one in found["findings"]] == []
@@ -483,7 +492,7 @@ def test_finish_reasons(tmp_path, capsys):
         "length": {"number": 20, "mean_reward": 0.0},
     }
     assert found["advice"][0].startswith('20 responses (50%) finished with "length". Raise')
-    assert "largest length" not in page
+    assert "probably the engine" not in page
 
 
 def test_prompts_at_the_ends_of_rewards(tmp_path, capsys):
@@ -495,7 +504,7 @@ def test_prompts_at_the_ends_of_rewards(tmp_path, capsys):
     of_groups = [found["rewards"][name] for name in ("equal_groups", "groups")]
     assert (*of_groups, found["rewards"]["equal_at_least"]) == (4, 5, 1)
     assert found["rewards"]["equal_at_most"] == 2
-    assert "1 at the lowest reward, 0, and 2 at the highest, 1" in page
+    assert "are 0: 1 with the lowest reward, 0; 2 with the highest reward, 1." in page
     assert "<td>0.5</td><td>2</td><td>40.0%</td>" in page  # two prompts with this mean
 
 
@@ -538,8 +547,10 @@ def test_turns_in_the_wrong_order(tmp_path, capsys):
     rows = {name: [values[at] for at in order] for name, values in rows.items()}
     found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
     assert "unmerged_turns" in [one["kind"] for one in found["findings"]]
-    assert found["advice"] == ["Put the turns in order first: rows and layouts below depend on it."]
-    assert re.search(r"of probable mistakes: .*unmerged_turns", page)
+    assert found["advice"] == ["Put the turns in order first: rows and layouts depend on it."]
+    assert re.search(r">\d errors?[^<]*: [^<]*unmerged_turns", page)
+    assert page.count(found["advice"][0]) == 5  # also in the sections that it concerns
+    assert found["merging"]["hints"] == {SHORT_PROMPT: 40}
 
 
 def test_policies_are_compared_where_turns_break(tmp_path, capsys):
@@ -590,7 +601,9 @@ def test_padding_leaves_no_other_advice(tmp_path, capsys):
     path = written(tmp_path / "r.parquet", rows)
     found, _ = report_of(path, tmp_path / "r.html", capsys)
     assert found["findings"][0]["kind"] == "padded_column"
-    assert found["advice"] == ["Take the padding out first: all figures below count it as tokens."]
+    assert found["advice"] == [
+        "Take the padding out first: lengths and layouts count it as tokens."
+    ]
     short = {"prompts": [[1]] * 2, "responses": [[2, 3]] * 2, "logprobs": [[-0.5, -0.2], [-0.1]]}
     found, _ = report_of(written(path, short), tmp_path / "r.html", capsys)
     assert [one["kind"] for one in found["findings"]] == ["short_logprobs", "duplicate"]

@@ -27,7 +27,7 @@ from fastcollate.cli.options import (
 from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.reporting.collecting import Collector, Summary
 from fastcollate.cli.reporting.page import page_of
-from fastcollate.cli.reporting.wording import is_mistake, kind_of, noun_of, read_as
+from fastcollate.cli.reporting.wording import counted_findings, line_of, noun_of, read_as
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
@@ -53,7 +53,7 @@ def report(
     as_json: AsJson = False,
     fail: Annotated[
         bool,
-        typer.Option("--fail-on-findings", help="Exit with 3 for findings other than equal rows."),
+        typer.Option("--fail-on-findings", help="Exit with 3 if a finding is an error."),
     ] = False,
     debug: Debug = False,
     names: dict[str, str],
@@ -86,7 +86,7 @@ def report(
         print_json({"report": str(output), **summary.figures}, indent=2)
     else:
         _print_summary(summary, output)
-    if fail and any(map(is_mistake, findings)):
+    if fail and any(found["severity"] == "error" for found in findings):
         raise typer.Exit(3)
 
 
@@ -94,10 +94,8 @@ def _print_summary(summary: Summary, output: Path) -> None:
     """Print what was read, the first finding of each kind, and what to do."""
     figures = summary.figures
     print_text(read_as(figures))
-    findings = figures["findings"]
     rows = tally(figures["turns"], noun_of(figures))
-    number = tally(sum(found["number"] for found in findings), "finding")
-    print_text(f"{rows}, {number}; wrote {output}")
-    for found in findings:
-        print_text(f"{kind_of(found)}: {found['examples'][0]}; {found['advice']}")
+    print_text(f"{rows}, {counted_findings(figures)}; wrote {output}")
+    for found in figures["findings"]:
+        print_text(line_of(found))
     print_text("\n".join(figures["advice"]))

@@ -71,15 +71,16 @@ class BatchView:
         """Return HTML for a notebook, with its styles and without scripts."""
         return markup.page(self.rows_html())
 
-    def rows_html(self) -> str:
+    def rows_html(self, has_legend: bool = True) -> str:
         """Return HTML without styles, which :func:`markup.page` adds."""
         is_table = bool(self._shown.fields)
+        width = HTML_WIDTH if is_table else sys.maxsize
         lines = (
             "".join(
                 markup.text("span", "".join(text for text, _ in words), style)
                 for style, words in groupby(line, itemgetter(1))
             )
-            for line in lines_of(self._shown, HTML_WIDTH if is_table else sys.maxsize)
+            for line in lines_of(self._shown, width, has_legend)
         )
         content = "".join(markup.element("div", f"{line}\n") for line in lines)
         return markup.element("div", content, "text" if is_table else "tokens")

@@ -1,12 +1,13 @@
-"""Findings: probable mistakes in a batch, by kind."""
+"""Findings: probable mistakes in a batch, and warnings, by kind."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -16,15 +17,22 @@ from fastcollate.inspect import markup
 if TYPE_CHECKING:
     from fastcollate.rows.lengths import Integers
 
-KINDS = (
+Severity: TypeAlias = Literal["error", "warning"]
+
+ERRORS = (
     *("padded_column", "padded_row", "repeated_prompt", "all_masked", "labels_as_mask"),
     *("unmerged_turns", "equal_rewards", "negative_mask", "trains_padding", "trains_first_token"),
     *("short_logprobs", "nan"),
     *("positive_logprob", "infinite_logprob", "zero_logprobs", "outside_vocabulary"),
-    *("untrained_reward", "weighted_labels", "trains_nothing", "cut_off", "repeated_end"),
-    *("duplicate", "padding"),
+    *("untrained_reward", "repeated_end"),
 )
-"""All kinds of findings, those that do the most harm first."""
+"""Kinds of findings that are probable mistakes, those that do the most harm first."""
+
+WARNINGS = ("weighted_labels", "trains_nothing", "cut_off", "duplicate", "padding")
+"""Kinds of findings that are often right."""
+
+KINDS = (*ERRORS, *WARNINGS)
+"""All kinds of findings, the worst first."""
 
 SHOWN = 3
 """Number of rows with a finding that are described."""
@@ -69,18 +77,41 @@ class Finding:
         return [f"{place}: {reason}" for place, reason in zip(places, self.reasons, strict=True)]
 
     @property
+    def severity(self) -> Severity:
+        """``"error"`` for a probable mistake, ``"warning"`` for what is often right."""
+        return severity_of(self.kind)
+
+    @property
     def number(self) -> int:
         """Number of rows, or 1 for the whole batch."""
         return max(len(self.rows), 1)
 
     def __str__(self) -> str:
         width = max(shutil.get_terminal_size().columns, 30)
-        lines = [f"{self.kind} ({self.number:,})"]
+        lines = [title_of(self.kind, len(self.rows))]
         for shown in self.shown:
             lines += _wrap(shown, width, "  ", "      ")
         if self.number > len(self.reasons):
             lines.append(f"  and {self.number - len(self.reasons):,} more")
         return "\n".join([*lines, *_wrap(self.advice, width, "  -> ", "     ")])
+
+
+def severity_of(kind: str) -> Severity:
+    """Return the severity of a kind of finding."""
+    return "warning" if kind in WARNINGS else "error"
+
+
+def title_of(kind: str, num_rows: int) -> str:
+    """Return the title of a finding: its severity and kind, and the number of its rows."""
+    rows = f" in {tally(num_rows, 'row')}" if num_rows > 0 else ""
+    return f"{severity_of(kind)}: {kind}{rows}"
+
+
+def counted(severities: Iterable[Severity]) -> str:
+    """Return the number of kinds of findings by severity, as "1 error, 2 warnings"."""
+    numbers = Counter(severities)
+    known = [tally(numbers[one], one) for one in get_args(Severity) if numbers[one] > 0]
+    return ", ".join(known) or "no findings"
 
 
 def whole_rows(
@@ -100,8 +131,7 @@ class Findings(list[Finding]):
     """A list of findings that prints as a table."""
 
     def __repr__(self) -> str:
-        head = tally(len(self), "finding") if self else "no findings"
-        return "\n\n".join([head, *map(str, self)])
+        return "\n\n".join([counted(one.severity for one in self), *map(str, self)])
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""

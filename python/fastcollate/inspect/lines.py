@@ -28,12 +28,14 @@ _WORDS = re.compile(r"\n| *[^ \n]+| +")
 """Line breaks, and words with the spaces in front of them."""
 
 
-def lines_of(shown: Shown, width: int) -> Iterator[Line]:
+def lines_of(shown: Shown, width: int, has_legend: bool = True) -> Iterator[Line]:
     """Yield the lines of a batch's view."""
     width = max(width, LEAST_WIDTH)
-    yield from wrap(_legend(), width, 0)
-    for section in shown.sections:
-        yield []
+    if has_legend:
+        yield from wrap(_legend(), width, 0)
+    for at, section in enumerate(shown.sections):
+        if has_legend or at > 0:
+            yield []
         indent = INDENT if section.title else 0
         yield from wrap([(section.title, "title")], width, 0)
         for part in section.parts:

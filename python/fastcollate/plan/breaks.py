@@ -11,6 +11,7 @@ SAME_TEXT = "the same text in other tokens: it was decoded and encoded again"
 REASONING = "a reasoning block was removed: chat templates drop the reasoning of earlier turns"
 SPACE = "white space was trimmed or added"
 FIRST_PROMPT = "the first prompt differs: a changed system prompt, or a sub-agent"
+SHORT_PROMPT = "the prompt is shorter than the first one: turns out of order, or a sub-agent"
 
 OPENINGS = (
     "<think>",
@@ -62,8 +63,8 @@ class Break(NamedTuple):
     trajectory_id : object
         The trajectory's id, if there are ids.
     hint : str or None
-        The reason, if the difference is of a known kind: a changed first prompt or, with a
-        tokenizer, the same text in other tokens, a removed reasoning block, or white space.
+        The reason, if the difference is of a known kind: a changed or shorter first prompt or, with
+        a tokenizer, the same text in other tokens, a removed reasoning block, or white space.
     """
 
     turn: int
@@ -123,7 +124,7 @@ def make_break(
         expected_text=expected_text,
         found_text=found_text,
         trajectory_id=None if trajectory_ids is None else trajectory_ids[trajectory],
-        hint=hint_of(position, first_prompt_len, same, expected_text, found_text),
+        hint=hint_of(kind, position, first_prompt_len, same, expected_text, found_text),
     )
 
 
@@ -141,6 +142,7 @@ def _text(text: str | None) -> str:
 
 
 def hint_of(
+    kind: str,
     position: int,
     first_prompt_len: int,
     common: str | None,
@@ -151,6 +153,8 @@ def hint_of(
 
     Parameters
     ----------
+    kind
+        As of the break.
     position
         Position of the first difference between the prompt and the tokens before it.
     first_prompt_len
@@ -161,7 +165,7 @@ def hint_of(
         The text of the ids just before and from `position`, in both.
     """
     if position < first_prompt_len:
-        return FIRST_PROMPT
+        return SHORT_PROMPT if kind == "shorter" else FIRST_PROMPT
     if common is None or expected is None or found is None:
         return None
     # The last characters may be incomplete without later ids.

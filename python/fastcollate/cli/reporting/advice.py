@@ -25,10 +25,10 @@ LEAST_WORTH_NAMING = 1.05
 
 
 FIRST = {
-    "padded_column": "Take the padding out first: all figures below count it as tokens.",
-    "unmerged_turns": "Put the turns in order first: rows and layouts below depend on it.",
+    "padded_column": "Take the padding out first: lengths and layouts count it as tokens.",
+    "unmerged_turns": "Put the turns in order first: rows and layouts depend on it.",
 }
-"""Findings without which other advice means nothing."""
+"""What to do first about findings that make figures on lengths and layouts worthless."""
 
 
 class Advice(NamedTuple):
@@ -41,11 +41,15 @@ class Advice(NamedTuple):
 def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
     """Return what to do about the rollouts, what does most harm first."""
     advice = [*_training(figures), *_rewards(figures["rewards"])]
-    kinds = {found["kind"] for found in figures["findings"]}
-    for kind, first in FIRST.items():
-        if kind in kinds:
-            return [*advice, Advice(first, "findings")]
+    if (first := what_first(figures)) is not None:
+        return [Advice(first, "findings"), *advice]
     return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
+
+
+def what_first(figures: Mapping[str, Any]) -> str | None:
+    """Return what to do before figures on lengths and layouts mean anything."""
+    kinds = {found["kind"] for found in figures["findings"]}
+    return next((first for kind, first in FIRST.items() if kind in kinds), None)
 
 
 def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
@@ -53,8 +57,9 @@ def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
     reasons, lens = figures["finish_reasons"], figures["lengths"]["responses"]
     if reasons is not None:
         return reasons.get("length", {"number": 0})["number"], 'finished with "length"'
-    longest = figures["longest_responses"] or 0
-    if longest < LEAST_EQUAL or lens["median"] == lens["longest"]:
+    longest = figures["longest_responses"]
+    is_known = figures["eos_token_ids"] is not None  # then a finding tells
+    if is_known or longest < LEAST_EQUAL or lens["median"] == lens["longest"]:
         return 0, ""
     limit = f"have the largest length, {lens['longest']:,}, probably the engine's limit"
     return longest, f"{limit} (finish reasons, or --eos, would tell)"

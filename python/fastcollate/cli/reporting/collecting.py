@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.cli.reporting.advice import advice_on, saves_rows
-from fastcollate.cli.reporting.outcomes import Outcomes
+from fastcollate.cli.reporting.outcomes import Outcomes, RowRewards
 from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.inspect.batch_view import BatchView
-from fastcollate.inspect.findings import KINDS, Finding, whole_batch, whole_rows
+from fastcollate.inspect.findings import KINDS, Finding, severity_of, whole_rows
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.step_plan import StepPlan
     from fastcollate.plan.tree_plan import TreePlan
+    from fastcollate.rows.columns import Ragged
 
 COMPARED = ("num_rows", "tokens_after", "masked_tokens")
 """Figures by which policies of merging are compared."""
@@ -47,15 +48,15 @@ VALUES = ("logprobs", "rewards", "loss_mask")
 """Outputs whose values are shown below the tokens of a row with a finding on them."""
 
 MOST_TREES = 5
-MOST_WORST = 12
+MOST_SHOWN = 12
 MOST_EXAMPLES = 5
-"""Trajectories that are drawn, rows that are shown, and findings of a kind that are kept."""
+"""Trajectories that are drawn, rows with findings that are shown, and examples of a kind."""
 
 SMALLEST_CAPACITY = 16_384
 
 
-class Worst(NamedTuple):
-    """A row that is shown."""
+class ShownRow(NamedTuple):
+    """A row to look at, of the file."""
 
     row: int
     why: str
@@ -75,7 +76,7 @@ class Summary(NamedTuple):
     """Mean rewards of prompts with several samples."""
     logprob_bars: NDArray[np.int64]
     """Tokens by log-probability, down from 0."""
-    worst: list[Worst]
+    shown_rows: list[ShownRow]
 
 
 class _Rows(NamedTuple):
@@ -133,8 +134,8 @@ class Collector:
         self._trajectories = 0
         self._trees: list[str] = []
         self._found: dict[str, dict[str, Any]] = {}
-        self._worst: list[Worst] = []
-        self._longest: tuple[int, Worst | None] = (0, None)
+        self._shown: list[ShownRow] = []
+        self._extremes: dict[str, tuple[float, ShownRow]] = {}
 
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
@@ -144,7 +145,7 @@ class Collector:
         self._has_mask |= "loss_mask" in rows.values
         of_row = rows.trajectories
         self._trajectories += 0 if of_row is None else int(of_row.max(initial=-1)) + 1
-        self._outcomes.add(rows)
+        rewards = self._outcomes.add(rows)
         # Rows share tokens within a prompt, if prompts are known.
         share: dict[str, Any] = {}
         if "uids" in rows.ids:
@@ -157,7 +158,8 @@ class Collector:
             self._add_merge(plan, rows)
             tree = prefix_tree(*tokens, merge=plan, **share)
             self._chunks["merged"].append(_Rows(plan.prompt_lens, plan.response_lens, tree))
-        self._check(batch, rows, lens[0] + lens[1])
+        self._check(batch, rows)
+        self._show_extremes(batch, rows.first_row, lens[0] + lens[1], rewards)
 
     def _add_merge(self, plan: MergePlan, rows: FileRows) -> None:
         """Add the report of merging, and what other policies would make of breaks."""
@@ -180,37 +182,51 @@ class Collector:
             most_broken = report.breaks.most_broken(MOST_TREES)
             self._trees = [report.tree(one).drawn(of_file=True) for one in most_broken]
 
-    def _check(self, batch: Batch, rows: FileRows, lens: Integers) -> None:
-        """Add the findings of a chunk, and the rows to show."""
+    def _check(self, batch: Batch, rows: FileRows) -> None:
+        """Add the findings of a chunk, and rows that have them."""
         first_row = rows.first_row
         found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
-        short = [*_short_logprobs(rows.calls)]
-        for finding in (*_padding(rows.calls), *short, *found_in_batch):
+        calls, short = rows.calls, [*_short_logprobs(rows.calls)]
+        padded = *_padding("prompts", calls.prompts), *_padding("responses", calls.responses)
+        for finding in (*padded, *short, *found_in_batch):
             kind = finding.kind
             if kind == "nan" and short and set(finding.rows) <= set(short[0].rows):
                 continue  # filled in for what is missing
-            start = {"kind": kind, "number": 0, "examples": [], "advice": finding.advice}
-            found = self._found.setdefault(kind, start)
+            found = self._found.setdefault(kind, _finding(kind, 0, [], finding.advice))
             shown = [_in_file(one, first_row) for one in finding.shown]
             found["examples"] += shown[: MOST_EXAMPLES - len(found["examples"])]
+            found["rows"] += (finding.rows + first_row).tolist()
             reasons = list(zip(finding.rows[:2].tolist(), finding.reasons, strict=False))
             for row, reason in reasons[: max(2 - found["number"], 0)]:
-                is_known = any(one.row == row + first_row for one in self._worst)
-                if len(self._worst) < MOST_WORST - 1 and not is_known:
+                is_known = any(one.row == row + first_row for one in self._shown)
+                if len(self._shown) < MOST_SHOWN and not is_known:
                     why = f"{kind}: {_in_file(reason, first_row)}"
                     fields = [name for name in VALUES if name in reason and name in batch]
-                    self._worst.append(self._view(batch, row + first_row, first_row, why, fields))
+                    self._shown.append(self._view(batch, row, first_row, why, fields))
             found["number"] += finding.number
+
+    def _show_extremes(
+        self, batch: Batch, first_row: int, lens: Integers, rewards: RowRewards | None
+    ) -> None:
+        """Keep the longest row, and those with the lowest and the highest reward."""
         longest = int(lens.argmax())
-        if (tokens := int(lens[longest])) > self._longest[0]:
-            why = f"the longest one: {tokens:,} tokens"
-            self._longest = tokens, self._view(batch, longest + first_row, first_row, why)
+        found = [("longest row", "{:,.0f} tokens", longest, float(lens[longest]), 1)]
+        if rewards is not None and np.isfinite(rewards.values).any():
+            low, high = int(np.nanargmin(rewards.values)), int(np.nanargmax(rewards.values))
+            for name, at, sign in (("lowest reward", low, -1), ("highest reward", high, 1)):
+                found.append((name, "{:.4g}", int(rewards.rows[at]), rewards.values[at], sign))
+        for name, words, row, value, sign in found:
+            if name not in self._extremes or sign * value > self._extremes[name][0]:
+                why = f"{name}: {words.format(value)}"
+                self._extremes[name] = sign * value, self._view(batch, row, first_row, why)
 
     def _view(
         self, batch: Batch, row: int, first_row: int, why: str, fields: Sequence[str] = ()
-    ) -> Worst:
-        shown = row - first_row, self.tokenizer, fields
-        return Worst(row, why, BatchView(batch._state, *shown, names={shown[0]: f"row {row:,}"}))
+    ) -> ShownRow:
+        number = row + first_row
+        names = {row: f"row {number:,}"}
+        view = BatchView(batch._state, row, self.tokenizer, fields, names=names)
+        return ShownRow(number, why, view)
 
     def close(self, name: str, source: str, unread: Sequence[str] = ()) -> Summary:
         """Return the summary of all rows of a file, with the columns that were not read.
@@ -234,7 +250,7 @@ class Collector:
         loads, packed = self._loads(row_lens, capacity)
         assert packed.bin_offsets is not None
         fill = np.diff(offsets_of(packed.added_tokens)[packed.bin_offsets]) / capacity
-        worst = [*self._worst, *filter(None, self._longest[1:])]
+        shown = self._rows_to_look_at()
         figures = {
             "name": name,
             "source": source,
@@ -246,10 +262,8 @@ class Collector:
             "response_tokens": int(response_lens.sum()),
             "trained_tokens": self._trained,
             "all_train": not self._has_mask and not prompt_lens.any(),
-            # With end tokens, a finding says which responses were cut off.
-            "longest_responses": None
-            if self.eos_token_ids
-            else int((response_lens == response_lens.max()).sum()),
+            "longest_responses": int((response_lens == response_lens.max()).sum()),
+            "eos_token_ids": self.eos_token_ids,
             **self._outcomes.figures(),
             "lengths": {of: _spread(values) for of, values in lengths.items()},
             "batch_rows": self.batch_rows,
@@ -267,7 +281,7 @@ class Collector:
                 "mini_batches": packed.num_mini_batches,
                 "loads": loads,
             },
-            "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
+            "shown_rows": [{"row": one.row, "why": one.why} for one in shown],
         }
         found = [
             *self._found.values(),
@@ -283,8 +297,20 @@ class Collector:
             outcomes.rewards(),
             outcomes.group_means(),
             outcomes.logprob_bars,
-            worst,
+            shown,
         )
+
+    def _rows_to_look_at(self) -> list[ShownRow]:
+        """Return rows with findings, and the extreme ones, each once."""
+        lowest, highest = (self._extremes.get(f"{one} reward") for one in ("lowest", "highest"))
+        if lowest is not None and highest is not None and -lowest[0] == highest[0]:
+            del self._extremes["lowest reward"], self._extremes["highest reward"]
+        shown = {one.row: one for one in self._shown}
+        for _, one in self._extremes.values():
+            same = shown.get(one.row)
+            why = one.why if same is None else f"{same.why}; {one.why}"
+            shown[one.row] = (same or one)._replace(why=why)
+        return list(shown.values())
 
     def _merging(self) -> dict[str, Any]:
         """Return the results of merging."""
@@ -361,45 +387,55 @@ class Collector:
         return loads, plan
 
 
-def _padding(calls: Calls) -> Iterator[Finding]:
-    """Find columns that were padded to one length, with the token at most edges of rows."""
-    for name, column in (("prompts", calls.prompts), ("responses", calls.responses)):
-        offsets = column.offsets[np.append(column.lengths > 0, True)]
-        edges = column.values[np.concatenate([offsets[:-1], offsets[1:] - 1])]
-        ids, counts = np.unique(edges, return_counts=True)
-        if len(ids) == 0:
-            continue
-        pad = int(ids[counts.argmax()])
-        if (found := find_padding(name, column, pad)) is not None:
-            advice = "write rows without padding: here it counts as tokens, and would train"
-            yield whole_batch("padded_column", f"{found[0]} {pad}", advice)
+def _finding(kind: str, number: int, examples: list[str], advice: str) -> dict[str, Any]:
+    """Return a kind of finding, with the rows of the file that have it."""
+    known = {"kind": kind, "severity": severity_of(kind), "number": number, "rows": []}
+    return {**known, "examples": examples, "advice": advice}
+
+
+def _padding(name: str, column: Ragged) -> Iterator[Finding]:
+    """Find a column that was padded to one length, with the token at most edges of rows."""
+    rows = np.flatnonzero(column.lengths)
+    edges = column.values[np.stack([column.offsets[rows], column.offsets[rows + 1] - 1])]
+    ids, counts = np.unique(edges, return_counts=True)
+    if len(ids) == 0:
+        return
+    pad = int(ids[counts.argmax()])
+    if (found := find_padding(name, column, pad)) is None:
+        return
+    is_left = found[1] == "left"
+
+    def reason(row: int) -> str:
+        tokens = column[row] if is_left else column[row][::-1]
+        run = tally(int(np.argmin(np.append(tokens == pad, False))), "token")
+        edge = f"{'begins' if is_left else 'ends'} with {run} of id {pad}"
+        return f"its {name.removesuffix('s')} {edge}, and all {name} have {len(tokens):,} tokens"
+
+    padded = rows[edges[0 if is_left else 1] == pad]
+    advice = "write rows without padding: here it counts as tokens, and would train"
+    yield from whole_rows("padded_column", padded, reason, advice)
 
 
 def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield a finding if no prompt has samples with different rewards."""
     if rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]:
-        example = "every prompt has equal rewards for all of its samples"
+        prompts = tally(rewards["groups"], "prompt")
+        example = f"in each of {prompts}, all samples have equal rewards"
         advice = "check the rewards: advantages within groups (GRPO) are 0, and nothing trains"
-        yield {
-            "kind": "equal_rewards",
-            "number": rewards["groups"],
-            "examples": [example],
-            "advice": advice,
-        }
+        yield _finding("equal_rewards", rewards["groups"], [example], advice)
 
 
 def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield a finding if no turn of several continues the one before it."""
     if merging is None or saves_rows(merging):
         return
-    if merging["num_turns"] > merging["num_trajectories"]:
-        yield {
-            "kind": "unmerged_turns",
-            "number": merging["num_turns"] - merging["num_trajectories"],
-            "examples": ["no turn continues the turn before it"],
-            "advice": "check that the turns of a trajectory are in order, and that prompts hold "
-            "all earlier turns",
-        }
+    if (number := merging["num_turns"] - merging["num_trajectories"]) > 0:
+        example = f"none of {tally(number, 'later turn')} continues the turn before it"
+        advice = (
+            "check that the turns of a trajectory are in order, and that prompts hold all earlier "
+            "turns"
+        )
+        yield _finding("unmerged_turns", number, [example], advice)
 
 
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:

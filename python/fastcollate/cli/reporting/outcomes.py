@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ RARE = float(np.log(0.01))
 
 MOST_PROMPTS = 50
 """Prompts with equal rewards that are listed."""
+
+
+class RowRewards(NamedTuple):
+    """Rewards of trajectories, or of rows."""
+
+    rows: NDArray[np.int64]
+    """The last row of each."""
+    values: NDArray[np.float64]
 
 
 class Numbers:
@@ -81,8 +89,8 @@ class Outcomes:
         self.logprob_bars = np.zeros(BARS, np.int64)
         self._versions: Counter[str] = Counter()
 
-    def add(self, rows: FileRows) -> None:
-        """Add rows of whole trajectories."""
+    def add(self, rows: FileRows) -> RowRewards | None:
+        """Add rows of whole trajectories; return their rewards, if there are any."""
         values, calls = rows.values, rows.calls
         given = calls.columns.get("versions", ())
         for one, tokens in zip(given, calls.responses.lengths.tolist(), strict=False):
@@ -95,9 +103,10 @@ class Outcomes:
             self._advantages.add(numbers, np.isfinite(numbers))
         reasons = [str(one) for one in calls.columns.get("finish_reasons", ())]
         self._reasons.update(reasons)
-        if "rewards" in values:
-            self._of_tokens |= isinstance(values["rewards"], Ragged)
-            self._add_rewards(_by_row(values["rewards"]), rows, reasons)
+        if "rewards" not in values:
+            return None
+        self._of_tokens |= isinstance(values["rewards"], Ragged)
+        return self._add_rewards(_by_row(values["rewards"]), rows, reasons)
 
     def _add_versions(self, given: Any, tokens: int) -> None:
         """Add the versions of a call: one, one of each of its tokens, or of spans."""
@@ -121,8 +130,8 @@ class Outcomes:
 
     def _add_rewards(
         self, rewards: NDArray[np.float64], rows: FileRows, reasons: list[str]
-    ) -> None:
-        """Add the rewards of trajectories, or of rows."""
+    ) -> RowRewards:
+        """Add the rewards of trajectories, or of rows; return them."""
         ids, lens = rows.ids, rows.calls.responses.lengths
         of_turn = rows.trajectories
         if of_turn is None:
@@ -140,6 +149,7 @@ class Outcomes:
         uids = ids.get("uids", [None] * len(lens))
         self._groups += [uids[row] for row in last.tolist()]
         self._last_reasons += [reasons[row] for row in last.tolist()] if reasons else []
+        return RowRewards(last, (self._sums if self._are_summed else self._lasts)[-1])
 
     @property
     def _are_summed(self) -> bool:

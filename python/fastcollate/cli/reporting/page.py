@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from fastcollate._fastcollate import __version__
 from fastcollate.cli.reporting import plots
-from fastcollate.cli.reporting.advice import advice_on, cut_off
+from fastcollate.cli.reporting.advice import advice_on, saves_rows, what_first
 from fastcollate.cli.reporting.collecting import COMPARED, NEED_TOKENIZER, Summary
 from fastcollate.cli.reporting.plots import columns, histogram, of_logprobs, of_rewards
-from fastcollate.cli.reporting.wording import is_mistake, kind_of, noun_of, read_as, short, span
+from fastcollate.cli.reporting.wording import (
+    counted_findings,
+    line_of,
+    noun_of,
+    read_as,
+    short,
+    span,
+)
 from fastcollate.common.arguments import tally
+from fastcollate.inspect.findings import title_of
 from fastcollate.inspect.markup import CSS, element, fold, shares, table, text
 
 STYLE = """
@@ -24,10 +32,12 @@ STYLE = """
 .fastcollate h2{font-size:1.3rem;border-top:1px solid rgba(128,128,128,.4);padding-top:12px}
 .fastcollate h3{font-size:1rem}
 .fastcollate .verdict{border-left:6px solid #2da44e;padding:2px 10px;font-weight:600}
-.fastcollate .verdict.bad{border-color:#cf222e}
+.fastcollate .verdict.warning{border-color:#bf8700}
+.fastcollate .verdict.error{border-color:#cf222e}
 .fastcollate .wide{width:min(40em,45vw)}
 @media(max-width:600px){.fastcollate td,.fastcollate th{padding:.1em .3em;font-size:12px}
-.fastcollate .wide{width:22vw}.fastcollate td:first-child{min-width:5em}}
+.fastcollate .wide{width:38vw}.fastcollate td:first-child{min-width:5em}
+.fastcollate .layouts :is(td,th):nth-child(2){display:none}}
 .fastcollate th{white-space:normal;overflow-wrap:normal}
 .fastcollate a{color:inherit}
 .fastcollate .grid>div{min-width:0;max-width:100%}
@@ -39,8 +49,11 @@ STYLE = """
 BREAKS = {
     "drift": "inside the last response, e.g. after decoded text was tokenised again",
     "diverged": "elsewhere: the tokens before were changed",
-    "shorter": "the prompt ends early: a retry, or a context that was cut",
+    "shorter": "the prompt ends early: a retry, turns out of order, or a context that was cut",
 }
+
+DOUBTED = ("Lengths", "Padding by layout", "Merging", "Ranks")
+"""Sections that mean nothing before padding is taken out, and turns are in order."""
 
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
@@ -62,10 +75,13 @@ def page_of(summary: Summary) -> str:
         "Padding by layout": _layouts(figures),
         **({} if merging is None else {"Merging": _merging(merging)}),
         "Ranks": _ranks(figures),
-        "Rows to look at": _worst(summary),
+        "Rows to look at": _rows(summary),
     }
+    doubt = what_first(figures)
+    note = "" if doubt is None else text("p", doubt, "title")
     body = "".join(
-        f'<section id="{_anchor(title)}">{text("h2", title)}{"".join(parts)}</section>'
+        f'<section id="{_anchor(title)}">{text("h2", title)}'
+        f"{note if title in DOUBTED else ''}{''.join(parts)}</section>"
         for title, parts in sections.items()
     )
     links = element(
@@ -122,21 +138,20 @@ def _head(figures: Mapping[str, Any]) -> str:
 
 
 def _to_do(figures: Mapping[str, Any]) -> str:
-    """Return what to do, with links to sections; what is no mistake comes last."""
-    findings = figures["findings"]
-    lines = [(is_mistake(one), f"{kind_of(one)}: {one['advice']}.", "findings") for one in findings]
-    lines += [(True, *one) for one in advice_on(figures)]
+    """Return what to do, with links to sections: errors, then advice, then warnings."""
+    lines: dict[str, list[tuple[str, str]]] = {"error": [], "advice": [], "warning": []}
+    for found in figures["findings"]:
+        lines[found["severity"]].append((f"{line_of(found)}.", "findings"))
+    lines["advice"] += advice_on(figures)
     items = (
         element("li", f'{escape(line)} <a href="#{section}">More</a>')
-        for _, line, section in sorted(lines, key=itemgetter(0), reverse=True)
+        for line, section in chain.from_iterable(lines.values())
     )
-    kinds = [one["kind"] for one in findings if is_mistake(one)]
-    verdict = f"{tally(len(kinds), 'kind')} of probable mistakes: {', '.join(kinds)}"
-    return (
-        text("h2", "What to do")
-        + text("p", verdict if kinds else "No probable mistakes.", f"verdict{' bad' * bool(kinds)}")
-        + element("ol", "".join(items))
-    )
+    worst = next((one for one in ("error", "warning") if lines[one]), "")
+    kinds = ", ".join(found["kind"] for found in figures["findings"])
+    verdict = f"{counted_findings(figures)}: {kinds}" if worst else "No errors, no warnings"
+    head = text("h2", "What to do") + text("p", verdict, f"verdict {worst}".rstrip())
+    return head + element("ol", "".join(items))
 
 
 def _options(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -157,7 +172,16 @@ def _lengths(summary: Summary) -> Iterator[str]:
         for title, (what, values) in zip(titles, summary.lengths.items(), strict=True)
     )
     yield element("div", "".join(plots), "grid")
-    if (reasons := summary.figures["finish_reasons"]) is not None:
+    figures = summary.figures
+    longest = figures["lengths"]["responses"]["longest"]
+    number = figures["longest_responses"]
+    verb = "has" if number == 1 else "have"
+    yield text(
+        "p",
+        f"{tally(number, 'response')} ({_share(number, summary)}) {verb} the largest length, "
+        f"{longest:,}.",
+    )
+    if (reasons := figures["finish_reasons"]) is not None:
         yield text("h3", "Finish reasons")
         yield table(
             ("finish reason", "responses", "share", "mean reward"),
@@ -166,8 +190,6 @@ def _lengths(summary: Summary) -> Iterator[str]:
                 for reason, one in reasons.items()
             ],
         )
-    elif (cut := cut_off(summary.figures))[0]:
-        yield text("p", f"{cut[0]:,} responses ({_share(cut[0], summary)}) {cut[1]}.")
 
 
 def _share(number: int, summary: Summary) -> str:
@@ -230,20 +252,22 @@ def _means(of: str, what: str, parts: Iterable[tuple[str, Mapping[str, Any]]]) -
 
 def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     """Describe the prompts with several samples."""
-    samples = f"{tally(rewards['groups'], 'prompt')} with {span(*rewards['samples'])} samples"
-    if rewards["equal_groups"] == 0:
-        yield text("p", f"Of {samples}, none has equal rewards for all of them.")
+    samples = f"{tally(rewards['groups'], 'prompt')}, of {span(*rewards['samples'])} samples each,"
+    equal = rewards["equal_groups"]
+    if equal == 0:
+        yield text("p", f"Of {samples} none has equal rewards.")
         return
     ends = ""
     if rewards["least"] < rewards["most"]:
-        ends = (
-            f" ({rewards['equal_at_least']:,} at the lowest reward, {rewards['least']:.3g}, and "
-            f"{rewards['equal_at_most']:,} at the highest, {rewards['most']:.3g})"
+        least, most = (
+            f"{rewards[f'equal_at_{end}'] or 'none'} with the {word} reward, {rewards[end]:.3g}"
+            for end, word in (("least", "lowest"), ("most", "highest"))
         )
+        ends = f": {least}; {most}"
     yield text(
         "p",
-        f"{rewards['equal_groups']:,} of {samples} have equal rewards for all of them{ends}: their "
-        "advantages are 0.",
+        f"{equal:,} of {samples} {'has' if equal == 1 else 'have'} equal rewards, so all "
+        f"advantages are 0{ends}.",
     )
     shown = rewards["equal_prompts"]
     lines = [(one["uid"], f"{one['samples']:,}", f"{one['reward']:.3g}") for one in shown]
@@ -261,19 +285,19 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         )
         return
     if "least" in logprobs:
+        yield text("h3", "Tokens by log-probability")
         yield of_logprobs(summary.logprob_bars, logprobs["most"] > 0)
         rare = f"{tally(logprobs['rare'], 'token')} ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
             f"{logprobs['most']:.3g}; {rare} had a probability below 1%"
         )
-    number = f"of {logprobs['number']:,}"
-    if logprobs["bad"]:
-        yield text("p", f"{logprobs['bad']:,} {number} are missing, NaN, infinite or -9999.")
-    if logprobs["zero"]:
-        yield text("p", f"{logprobs['zero']:,} {number} are exactly 0.")
+    bad, zero = (logprobs[name] for name in ("bad", "zero"))
+    is_bad = f"{bad:,} of {logprobs['number']:,} are" if bad else "None is"
+    is_zero = f"{zero:,} are" if zero else "none is"
+    yield text("p", f"{is_bad} missing, NaN, infinite or -9999, and {is_zero} exactly 0.")
     if rows := logprobs["rows_of_zeros"]:
-        yield text("p", f"All are 0 in {tally(rows, 'row')}: probably placeholders.")
+        yield text("p", f"In {tally(rows, 'row')} all are 0: probably placeholders.")
 
 
 def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
@@ -305,7 +329,9 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
-    layouts = figures["layouts"]
+    layouts, merging = figures["layouts"], figures["merging"]
+    if merging is not None and not saves_rows(merging):
+        layouts = {"turns": layouts["turns"]}
     most = max(found["positions"] for of in layouts.values() for found in of.values())
     rows = figures["batch_rows"]
     batches = "One batch of all rows" if rows >= figures["turns"] else f"Batches of {rows:,} rows"
@@ -319,7 +345,7 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
             "--trajectory-ids or --is-last-step."
         )
     for of, by_layout in layouts.items():
-        if figures["merging"] is not None:
+        if len(layouts) > 1:
             yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
         lines, bars = [], []
         for name, found in by_layout.items():
@@ -327,17 +353,19 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
             lines.append((name, short(tokens), short(positions), f"{found['padding']:.1%}"))
             parts = ("filled", tokens), ("padding", positions - tokens), ("rest", most - positions)
             bars.append(shares(parts))
-        yield table(("layout", "tokens", "positions", "padding"), lines, bars)
+        drawn = table(("layout", "tokens", "positions", "padding"), lines, bars)
+        yield element("div", drawn, "layouts")
 
 
 def _merging(merging: Mapping[str, Any]) -> Iterator[str]:
     before, after = merging["tokens_before"], merging["tokens_after"]
     trajectories = tally(merging["num_trajectories"], "trajectory", "trajectories")
+    saved = f", {before / after:.1f}x fewer" if 0 < after < before else ""
     yield text(
         "p",
         f"{tally(merging['num_turns'], 'turn')} of {trajectories} make "
         f"{tally(merging['num_rows'], 'row')} with policy {merging['policy']}: {after:,} tokens "
-        f"in place of {before:,}, {before / after if after else 1.0:.1f}x fewer.",
+        f"in place of {before:,}{saved}.",
     )
     if merging["masked_tokens"]:
         yield text("p", f"Realigning masked {tally(merging['masked_tokens'], 'sampled token')}.")
@@ -404,9 +432,8 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     for load in ranks["loads"]:
         costs = load["per_rank"]
         titles = [f"rank {rank}: cost {cost:,.6g}" for rank, cost in enumerate(costs)]
-        plot = columns(
-            costs, titles, ("rank 0", f"rank {len(costs) - 1}" if costs[1:] else ""), most
-        )
+        last = [(1.0, f"rank {len(costs) - 1}")] if len(costs) > 1 else []
+        plot = columns(costs, titles, [(0.0, "rank 0"), *last], most)
         drawn.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot)
     yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
 
@@ -414,22 +441,26 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
 def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
     findings = figures["findings"]
     if not findings:
-        yield text("p", "batch.check() found nothing.")
+        yield text("p", "None: batch.check() found nothing.")
         return
     yield _note(
         f"batch.check() on {noun_of(figures)}s, with the row numbers of the file, the worst kinds "
-        "first; a few findings of each kind. Tokens are counted from 0, from the prompt on."
+        "first; a few rows of each kind. Tokens are counted from 0, from the prompt on."
     )
     for found in findings:
-        yield text("p", kind_of(found), "title")
+        yield text("p", title_of(found["kind"], len(found["rows"])), "title")
         for line in (*found["examples"], f"→ {found['advice']}"):
             yield text("div", line, "part")
 
 
-def _worst(summary: Summary) -> Iterator[str]:
-    yield _note(
-        "The first rows with each kind of finding, and the longest row, of "
-        f"{tally(summary.figures['turns'], noun_of(summary.figures))}."
-    )
-    for worst in summary.worst:
-        yield element("div", text("p", worst.why) + worst.view.rows_html(), "row")
+def _rows(summary: Summary) -> Iterator[str]:
+    figures = summary.figures
+    extremes = "and the longest one"
+    if figures["rewards"] is not None:
+        of = "the ones" if figures["trajectories"] is None else "the last turns of trajectories"
+        extremes = f"the longest one, and {of} with the lowest and the highest reward"
+    noun = tally(figures["turns"], noun_of(figures))
+    yield _note(f"Of {noun}: the first ones with each kind of finding, {extremes}.")
+    for at, shown in enumerate(summary.shown_rows):
+        view = shown.view.rows_html(has_legend=at == 0)
+        yield element("div", text("p", shown.why, "title") + view, "row")

@@ -23,11 +23,14 @@ STYLE = """
 .fastcollate svg .mark{stroke-dasharray:3 3;opacity:.9}
 """
 
-LEFT, TOP, WIDTH, HEIGHT = 56, 18, 290, 110
+LEFT, RIGHT, TOP, WIDTH, HEIGHT = 56, 14, 18, 276, 110
 """Margins and size of a plot, in pixels."""
 
 LEAST_SEEN = 0.8
 """Height of the column of a single item among thousands."""
+
+LEAST_APART = 0.15
+"""Fraction of the width between two marks, whose names would overlap if they were nearer."""
 
 FEW = 10
 """Distinct rewards that are listed; more are plotted."""
@@ -39,14 +42,13 @@ LEAST_SHOWN = 0.001
 def columns(
     values: Sequence[float],
     titles: Sequence[str],
-    ticks: Sequence[str],
+    ticks: Iterable[tuple[float, str]],
     most: float | None = None,
     marks: Iterable[tuple[str, float]] = (),
 ) -> str:
     """Return a column plot from 0 to `most`, or to the largest value.
 
-    `ticks` are labels from the first to the last column; `marks` are named lines at fractions of
-    the width.
+    `ticks` are labels below fractions of the width, `marks` named lines at them.
     """
     if max(values, default=0) <= 0:
         return ""
@@ -64,18 +66,26 @@ def columns(
             f'<rect x="{LEFT + index * each:.1f}" y="{bottom - height:.1f}" '
             f'width="{each * 0.85:.1f}" height="{height:.1f}"><title>{escape(title)}</title></rect>'
         )
-    last = len(ticks) - 1
-    for at, tick in enumerate(ticks):
-        anchor = "start" if at == 0 else "end" if at == last else "middle"
-        drawn.append(_label(LEFT + (right - LEFT) * at / last, bottom + 13, anchor, tick))
+    for fraction, tick in ticks:
+        anchor = {0.0: "start", 1.0: "end"}.get(fraction, "middle")
+        drawn.append(_label(LEFT + (right - LEFT) * fraction, bottom + 13, anchor, tick))
     for at, (name, fraction) in enumerate(marks):
         x = LEFT + (right - LEFT) * min(fraction, 1.0)
         is_left = fraction > 0.9 or (at == 0 and fraction > 0.2)
         drawn.append(f'<path class="mark" d="M{x:.1f} {TOP - 4}V{bottom}"/>')
         drawn.append(_label(x, TOP - 7, "end" if is_left else "start", name))
-    width, height = round(max(right, 120)), bottom + 18
+    width, height = round(max(right, 120)) + RIGHT, bottom + 18
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return f'<svg role="img" {size}>{"".join(drawn)}</svg>'
+
+
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return up to five round numbers between two, by fractions of the way."""
+    least = max(high - low, 1e-9) / 4
+    size = 10.0 ** np.floor(np.log10(least))
+    step = next(size * times for times in (1, 2, 2.5, 5, 10) if size * times >= least * 0.999)
+    numbers = step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
+    return [((one - low) / (high - low), short(one + 0.0)) for one in numbers.tolist()]
 
 
 def _label(x: float, y: float, anchor: str, content: str) -> str:
@@ -96,10 +106,11 @@ def histogram(lens: Integers, what: str) -> str:
     ]
     middle, p95 = np.percentile(lens, [50, 95]).tolist()
     end = float(edges[-1])
-    ticks = [f"{end * part / 4:,.0f}" for part in range(5)]
-    marks = ("median", middle / end), ("p95", p95 / end)
+    marks = [("median", middle / end), ("p95", p95 / end)]
+    if p95 - middle < LEAST_APART * end:
+        marks.pop()
     line = f"tokens: median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
-    return columns(counts.tolist(), titles, ticks, marks=marks) + text("p", line, "note")
+    return columns(counts.tolist(), titles, _ticks(0, end), marks=marks) + text("p", line, "note")
 
 
 def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
@@ -110,12 +121,17 @@ def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
         rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
         lines = [(f"{value:.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
         return table(("reward", what, "share"), lines)
-    counts, edges = np.histogram(rewards, BARS // 2)
+    low, high = float(distinct[0]), float(distinct[-1])
+    are_whole = high - low < BARS and bool((distinct == np.floor(distinct)).all())
+    bins = np.arange(low, high + 2) - 0.5 if are_whole else BARS // 2
+    counts, edges = np.histogram(rewards, bins)
     titles = [
-        f"{low:.3g} to {high:.3g}: {count:,} {what}"
-        for (low, high), count in zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
+        f"{f'{low + at:g}' if are_whole else f'{start:.3g} to {end:.3g}'}: {count:,} {what}"
+        for at, ((start, end), count) in enumerate(
+            zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
+        )
     ]
-    return columns(counts.tolist(), titles, (f"{edges[0]:.3g}", f"{edges[-1]:.3g}"))
+    return columns(counts.tolist(), titles, _ticks(float(edges[0]), float(edges[-1])))
 
 
 def of_logprobs(bars: NDArray[np.int64], has_positive: bool) -> str:
@@ -129,6 +145,6 @@ def of_logprobs(bars: NDArray[np.int64], has_positive: bool) -> str:
         f"{f'{low:g} to' if at else 'below'} {high:g}: {tally(count, 'token')}"
         for at, ((low, high), count) in enumerate(zip(ends, counts, strict=True))
     ]
-    last = "0 and above" if has_positive else "0"
-    ticks = (f"below {ends[0][1]:g}", f"{ends[len(ends) // 2][0]:g}", last)
-    return columns(counts, titles, ticks)
+    below, last = (0.0, f"below {ends[0][1]:g}"), (1.0, "0 and above" if has_positive else "0")
+    between = [one for one in _ticks(ends[0][0], 0) if 0.3 < one[0] < 0.7]
+    return columns(counts, titles, (below, *between, last))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fastcollate.inspect.findings import counted, title_of
+
 
 def noun_of(figures: Mapping[str, Any]) -> str:
     """Return the word for the rows of a file: they are turns if trajectories are known."""
@@ -17,14 +19,16 @@ def read_as(figures: Mapping[str, Any]) -> str:
     return f"read as {figures['source']}{unread}"
 
 
-def kind_of(found: Mapping[str, Any]) -> str:
-    """Name the kind of a finding, with its number."""
-    return f"{found['kind']} ({found['number']:,})"
+def line_of(found: Mapping[str, Any]) -> str:
+    """Describe a kind of finding by its first example, and what to do about it."""
+    return (
+        f"{title_of(found['kind'], len(found['rows']))}: {found['examples'][0]}; {found['advice']}"
+    )
 
 
-def is_mistake(found: Mapping[str, Any]) -> bool:
-    """Return True for a probable mistake. Equal rows are often right: samples of a prompt."""
-    return bool(found["kind"] != "duplicate")
+def counted_findings(figures: Mapping[str, Any]) -> str:
+    """Return the number of kinds of findings by severity."""
+    return counted(found["severity"] for found in figures["findings"])
 
 
 def span(least: int, most: int) -> str:
