@@ -189,8 +189,8 @@ class Batch(ModelBatch[Array]):
             ``all_masked``, ``labels_as_mask``, ``negative_mask``, ``trains_padding``,
             ``trains_first_token``, ``nan``, ``positive_logprob``, ``infinite_logprob``,
             ``zero_logprobs``, ``outside_vocabulary``, ``untrained_reward`` and ``repeated_end``;
-            and the warnings ``weighted_labels``, ``trains_nothing``, ``cut_off``, ``duplicate`` and
-            ``padding``.
+            and the warnings ``shifted_logprobs``, ``weighted_labels``, ``trains_nothing``,
+            ``cut_off``, ``duplicate`` and ``padding``.
 
         Raises
         ------

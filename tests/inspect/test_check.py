@@ -54,6 +54,50 @@ def found(batch, **options):
     return kinds
 
 
+@pytest.mark.parametrize("name", ["rewards", "advantages"])
+def test_infinite_values(name, build):
+    rows = [[0.0, 1.0], [0.0, -np.inf], [0.0, np.inf, np.inf]]
+    (finding,) = (one for one in build(**{name: rows}).check() if one.kind == "nan")
+    assert finding.severity == "error"
+    assert finding.rows.tolist() == [1, 2]
+    assert finding.reasons == [f"{name} has -inf", f"{name} has inf (2 such tokens in the row)"]
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_shifted_logprobs(end, build):
+    """All rows have a 0 at one end, and few others."""
+    rows = {
+        "prompts": [[row + 1] for row in range(8)],
+        "responses": [[row + 3, row + 4, row + 5] for row in range(8)],
+        "logprobs": np.full((8, 3), -0.5, np.float32),
+        "loss_mask": None,
+        "rewards": None,
+    }
+    rows["logprobs"][:, end] = 0
+    (finding,) = (one for one in build(**rows).check() if one.kind != "padding")
+    assert (finding.kind, finding.severity) == ("shifted_logprobs", "warning")
+    where = "first" if end == 0 else "last"
+    assert finding.reasons == [
+        f"logprobs is 0 on the {where} token of all 8 rows, as if values were shifted by one"
+    ]
+    rows["logprobs"][7, end] = -0.1
+    assert found(build(**rows)) in ([], [("padding", None, None)])
+    rows["logprobs"][:, end] = rows["logprobs"][:3, 1] = 0  # zeros elsewhere, too
+    assert found(build(**rows)) in ([], [("padding", None, None)])
+
+
+def test_samples_of_a_prompt_may_be_equal(build):
+    rows = {
+        "prompts": [[3], [3], [3], [3]],
+        "responses": [[4, 5], [4, 5], [4, 6], [4, 5]],
+        "loss_mask": None,
+        "rewards": None,
+        "logprobs": None,
+    }
+    assert found(build(**rows)) == [("duplicate", 1, None), ("duplicate", 3, None)]
+    assert found(build(**rows, uids=list("aaab"))) == [("duplicate", 3, None)]
+
+
 def test_a_good_batch_has_no_finding(build):
     batch = build()
     assert found(batch, vocab_size=10, eos_token_id=EOS) == []

@@ -69,11 +69,8 @@ def test_the_recorded_rollouts(tmp_path, capsys):
     assert found["merging"]["num_rows"] == report.num_rows
     assert found["merging"]["kinds"] == dict(report.breaks.kinds)
     assert sum(found["merging"]["hints"].values()) == len(report.breaks)
-    tree = fc.planning.prefix_tree(
-        *columns, merge=merged.merge_plan, share="group", uids=rollouts.uids
-    )
-    tokens = int(tree.lengths.sum() - tree.shared.sum())
-    assert found["layouts"]["merged"]["tree"]["tokens"] == pytest.approx(tokens, rel=0.01)
+    tree = merged.to_layout(fc.Tree(16_384)).input_ids.size
+    assert found["layouts"]["merged"]["tree"]["positions"] == tree
     assert len(found["ranks"]["loads"][0]["per_rank"]) == 4
     assert sum(found["ranks"]["loads"][0]["per_rank"]) == report.tokens_after
     findings = batch.check(4096)
@@ -194,7 +191,8 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert rewards.pop("by_length") == [
         {"shortest": 1, "longest": 2, "number": 2, "mean": 1.0},
         {"shortest": 3, "longest": 3, "number": 1, "mean": 1.0},
-        {"shortest": 4, "longest": 4, "number": 2, "mean": 1.0},
+        {"shortest": 4, "longest": 4, "number": 1, "mean": 1.0},
+        {"shortest": 6, "longest": 6, "number": 1, "mean": 1.0},  # two turns
     ]
     assert rewards.pop("by_turns") == [
         {"turns": 1, "number": 4, "mean": 1.0},
@@ -204,7 +202,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert rewards.pop("std") == pytest.approx(0.4**0.5)
     assert rewards == {
         "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
-        "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0,
+        "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0, "p1": 1.0, "p99": 1.0,
         "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
     assert found["logprobs"].pop("std") == pytest.approx(np.std([-1.0] * 9 + [-2.5] + [0.0] * 3))
@@ -271,7 +269,7 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
 
 def test_advice(tmp_path, recorded, capsys):
     page = recorded.read_text("utf-8")
-    said = r"Merge turns \(merge=&quot;exact&quot;\), then layout=fc.Tree\(16_384\): 15.7 times"
+    said = r"Merge turns \(merge=&quot;exact&quot;\), then layout=fc.Tree\(16_384\): 17.5 times"
     assert re.search(said, page)
     rows = {"prompts": [[1], [2]], "responses": [[3], [4]]}
     _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
@@ -287,8 +285,8 @@ def test_advice(tmp_path, recorded, capsys):
     rows["responses"] = [[3] * 99, [4]] * 16
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
-    said = "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows in batches of "
-    assert f"{said}256." in page
+    said = "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows in one "
+    assert f"{said}batch." in page
     rows = {"prompts": [[9] * 20] * 32, "responses": [[n + 10] * (99, 1)[n % 2] for n in range(32)]}
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
@@ -373,8 +371,9 @@ def test_weight_versions(tmp_path, capsys):
         found, page = report_of(path, tmp_path / "report.html", capsys)
         by_version = {names[1]: 2, names[2]: 3, names[0]: 1}
         assert found["versions"].pop("by_version") == by_version
-        assert found["versions"] == {"number": 3, "tokens": 6, **expected}
-        assert "6 tokens of 3 versions" in page
+        assert found["versions"] == {"number": 3, "tokens": 6, "unknown": 0, **expected}
+        assert "6 trained tokens of 3 versions" in page
+        assert ("versions old" in found["advice"][0]) == bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -388,6 +387,7 @@ def test_weight_versions_of_calls_and_tokens(first, second):
     calls = Calls([[1], [2]], [[3, 3, 3][: 2 + is_part], [4]], versions=[first, second])
     outcomes.add(FileRows(1, calls))
     found = outcomes.figures()["versions"]
+    assert found.pop("unknown") == is_part
     known = {"latest": 7, "lag_mean": 2 / 3, "lag_max": 2, "by_version": {"7": 2, "5": 1}}
     assert found == {"number": 2, "tokens": 3, **known}
 
@@ -582,8 +582,11 @@ def test_bins_are_those_of_the_step(tmp_path, capsys):
         shard_by="tokens",
     )  # fmt: skip
     assert found["bins"]["number"] == len(plan.bin_offsets) - 1
-    assert found["bins"]["mean_fill"] == pytest.approx(sum(lens) / 100 / found["bins"]["number"])
-    assert f"Packed in {found['bins']['number']} bins of 100 tokens" in page
+    step = fc.build_batch(**rows, pad_token_id=0, array_type="numpy", shard=plan.shard(0, 0))
+    assert found["bins"]["width"] == step.input_ids.shape[1]
+    positions = found["bins"]["number"] * step.input_ids.shape[1]
+    assert found["bins"]["padding"] == pytest.approx(1 - sum(lens) / positions)
+    assert f"Packed in {found['bins']['number']} bins of up to 100 tokens" in page
 
 
 def test_a_row_above_the_capacity_is_an_error(tmp_path, capsys):
@@ -655,3 +658,97 @@ def test_turns_that_are_not_merged(tmp_path, capsys):
     assert "Rewards of trajectories, each of its last turn" in page
     assert "Options: --merge none " in page
     assert "No trajectory ids" not in page
+
+
+@pytest.mark.parametrize("rows_per_mini_batch", [7, 64, 1000])
+def test_trees_are_those_of_batches(rows_per_mini_batch, tmp_path, monkeypatch, capsys):
+    """Of what the advised call builds, also across prompts; a chunk divides a batch."""
+    rng = np.random.default_rng(0)
+    rows = {"prompts": [], "responses": [], "uids": []}
+    for row in rng.permutation(96).tolist():  # samples of a prompt are apart
+        rows["prompts"].append([1, 2, 3, 4, 5, 6, *range(10 + row % 24, 30)])
+        rows["responses"].append(rng.integers(40, 90, 9).tolist())
+        rows["uids"].append(f"p{row % 24:02}")
+    order = np.argsort(rows["uids"], kind="stable") if rows_per_mini_batch == 64 else range(96)
+    rows = {name: [values[at] for at in order] for name, values in rows.items()}
+    path = written(tmp_path / "r.parquet", rows)
+    options = ["--rows-per-mini-batch", rows_per_mini_batch, "--capacity", 100]
+    found, page = report_of(path, tmp_path / "r.html", capsys, *options)
+    positions = 0
+    for start in range(0, 96, rows_per_mini_batch):
+        part = {name: rows[name][start:][:rows_per_mini_batch] for name in ("prompts", "responses")}
+        batch = fc.build_batch(**part, pad_token_id=0, array_type="numpy", layout=fc.Tree(100))
+        positions += batch.input_ids.size
+    assert found["layouts"]["turns"]["tree"]["positions"] == positions
+    assert ("Rows in one batch;" in page) == (rows_per_mini_batch == 1000)
+    assert ("padded rows in one batch" in page) == (rows_per_mini_batch == 1000)
+
+
+def test_rewards_that_are_not_finite(tmp_path, capsys):
+    """They are errors of their rows, and of no group."""
+    rewards = [1.0, float("inf"), float("nan"), float("nan"), 0.0, 0.0, 1.0, float("nan")]
+    rows = {"prompts": [[n + 1] for n in range(8)], "responses": [[2]] * 7 + [[]]}
+    path = written(tmp_path / "r.parquet", rows | {"rewards": rewards, "uids": list("aabbccdd")})
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    (finding,) = (one for one in found["findings"] if one["kind"] == "nan")
+    assert (finding["rows"], finding["severity"]) == ([2, 3, 4], "error")
+    assert finding["examples"][:2] == ["row 2: its reward is inf", "row 3: its reward is NaN"]
+    assert found["rewards"]["not_finite"] == 4  # also the last, without a token
+    assert (found["rewards"]["groups"], found["rewards"]["equal_groups"]) == (1, 1)
+
+
+def test_figures_are_of_tokens_that_train(tmp_path, capsys):
+    rows = {
+        "prompts": [[1], [2]],
+        "responses": [[3, 4, 5], [6, 7]],
+        "loss_mask": [[1, 0, 1], [0, 1]],
+        "logprobs": [[-1.0, 0.0, -2.0], [0.0, 0.0]],
+        "versions": [[5, 4, 5], [4, 4]],
+    }
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    logprobs = found["logprobs"]
+    assert [logprobs[name] for name in ("number", "zero", "mean")] == [3, 1, -1.0]
+    assert logprobs["rows_of_zeros"] == 1
+    assert found["versions"]["by_version"] == {"5": 2, "4": 1}
+    assert "None of 3 trained tokens is missing" in page
+
+
+def test_samples_of_no_group(tmp_path, capsys):
+    rows = {"prompts": [[1], [2]], "responses": [[3], [4]], "rewards": [0.0, 1.0]}
+    _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert "No prompt ids, so groups of samples are not known" in page
+    path = written(tmp_path / "r.parquet", rows | {"uids": ["a", "b"]})
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert found["advice"][0].startswith("Every prompt has one sample:")
+    assert "No prompt has several samples" in page
+
+
+def test_outliers(tmp_path, capsys):
+    """They are named, and plots end before them."""
+    rows = {
+        "prompts": [[1]] * 100,
+        "responses": [[2, 3 + n] for n in range(99)] + [[2] * 499 + [3]],
+        "rewards": [0.0, 1.0] * 49 + [0.5, 300.0],
+        "versions": [9] * 99 + [5],
+    }
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert found["advice"][:3] == [
+        "The highest reward, 300, is far from most others (0 to 1). Check it.",
+        "Tokens come from weights up to 4 versions old (2.87 on average). "
+        "fc.WeightVersions(..., max_lag=...) masks old ones.",
+        "The longest row has 501 tokens, 167 times the 95th percentile. Cut or drop it if you can: "
+        "it sets the width of padded rows, the capacity of bins, and how long ranks wait.",
+    ]
+    assert "<title>4 to 500: 1 response</title>" in page
+    assert page.count("and above</text>") == 2  # responses and rows
+
+
+def test_many_versions_are_plotted(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 60, "responses": [[2]] * 60, "versions": list(range(60))}
+    _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert "<title>0 to 1 behind: 2 tokens</title>" in page
+    assert "<title>58 to 59 behind: 2 tokens</title>" in page
+    rows["versions"] = ["before", "after"] * 30
+    _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert "60 trained tokens of 2 versions." in page
+    assert "<td>before</td><td>30</td><td>50.0%</td>" in page

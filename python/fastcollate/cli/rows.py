@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fastcollate.rows.lengths import Integers
 
 
+IN_TITLES = {"uids": "uid", "trajectory_ids": "trajectory"}
+"""Ids in titles of rows, and their names there."""
+
+
 class FileRows(NamedTuple):
     """Rows of a file, of which the first has a number from 1 on."""
 
@@ -68,12 +72,26 @@ class FileRows(NamedTuple):
                     )
         return self
 
+    def title(self, at: int, name: str) -> str:
+        """Return the title of a row: its name, and its ids."""
+        ids = self.ids
+        return ", ".join(
+            [name, *(f"{word} {ids[one][at]}" for one, word in IN_TITLES.items() if one in ids)]
+        )
+
     def build(self) -> Batch[Any]:
-        """Return the rows as a jagged batch."""
+        """Return the rows as a jagged batch, whose rewards per row are finite."""
         tokens, values = (self.calls.prompts, self.calls.responses), self.values
         if "rewards" in values:
-            values["rewards"] = with_nan(values["rewards"], tokens[1])
-        return build_batch(*tokens, pad_token_id=-1, array_type="numpy", layout="jagged", **values)
+            values["rewards"] = _on_last_tokens(values["rewards"], tokens[1])
+        return build_batch(
+            *tokens,
+            pad_token_id=-1,
+            array_type="numpy",
+            layout="jagged",
+            **values,
+            uids=self.ids.get("uids"),
+        )
 
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
         """Return the plan that merges turns of trajectories."""
@@ -112,13 +130,16 @@ def check_capacity(lens: Integers, numbers: Sequence[int], capacity: int) -> Non
         )
 
 
-def with_nan(rewards: Any, responses: Ragged) -> Any:
+def _on_last_tokens(rewards: Any, responses: Ragged) -> Any:
     """Return rewards on last tokens, if one per row would be an error: NaN, or without a token."""
     offsets, has_last = responses.offsets, responses.lengths > 0
-    if isinstance(rewards, Ragged) or (has_last.all() and not np.isnan(rewards).any()):
+    if isinstance(rewards, Ragged):
+        return rewards
+    rewards = np.where(np.isfinite(rewards), rewards, 0)
+    if has_last.all():
         return rewards
     values = np.zeros(offsets[-1], np.float32)
-    values[offsets[1:][has_last] - 1] = np.asarray(rewards)[has_last]
+    values[offsets[1:][has_last] - 1] = rewards[has_last]
     return Ragged(values, offsets)
 
 

@@ -18,9 +18,6 @@ from fastcollate.inspect.row_view import FOLD
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rows.columns import Ragged
 
-IN_TITLES = {"uids": "uid", "trajectory_ids": "trajectory"}
-"""Ids in the title of a row."""
-
 
 @reads_columns
 def view(
@@ -66,14 +63,7 @@ def view(
     if as_json:
         print_json([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)])
         return
-    ids = rows.ids
-    titles = {
-        at: ", ".join(
-            [f"row {row:,} of {count:,}"]
-            + [f"{word} {ids[name][at]}" for name, word in IN_TITLES.items() if name in ids]
-        )
-        for at, row in enumerate(numbers)
-    }
+    titles = {at: rows.title(at, f"row {row:,} of {count:,}") for at, row in enumerate(numbers)}
     fold = None if all_tokens else FOLD
     view = view_calls(calls, range(len(numbers)), text, fields, fold, titles)
     Console(highlight=False).print(view)

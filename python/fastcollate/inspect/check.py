@@ -18,7 +18,7 @@ from fastcollate.plan.dtypes import labels_key
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 from fastcollate.plan.plan_tables import PlanTables, Spans
-from fastcollate.rows.fields import LOGPROBS, LOSS_MASK, REWARDS
+from fastcollate.rows.fields import ADVANTAGES, LOGPROBS, LOSS_MASK, REWARDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 MOST_PADDING = 0.5
 """Least share of padding at which packing is suggested."""
+
+LEAST_SHIFTED = 8
+MOST_ZEROS = 0.1
+"""Rows from which on all may seem shifted, and the share of other values that may be 0."""
+
+FINITE = (REWARDS.key, ADVANTAGES.key)
+"""Outputs that are never infinite."""
 
 POSITIVE = 1e-4
 """Largest valid log-probability; above 0 to allow for rounding."""
@@ -270,17 +277,25 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
             continue
         spans, positions = sizes[output.align]
         values = on_host(state.data[output.key])
-        is_nan = np.isnan(values).reshape(-1)
-        if len(is_nan) != positions:
-            is_nan = is_nan.reshape(positions, -1).any(1)
-        yield from facts.rows_with(is_nan, spans).findings(
+        # Other outputs may have infinite log-probabilities.
+        is_bad = ~np.isfinite(values) if output.key in FINITE else np.isnan(values)
+        if len(is_bad := is_bad.reshape(-1)) != positions:
+            is_bad = is_bad.reshape(positions, -1).any(1)
+        yield from facts.rows_with(is_bad, spans).findings(
             "nan",
-            partial("{} has NaN".format, output.key),
-            f"check where {output.key} is computed: a mask does not remove NaN; pass 0 where "
-            "loss_mask is 0",
+            partial(_is_bad, output.key, values, positions),
+            f"check where {output.key} is computed; a mask does not remove NaN, so pass a number "
+            "also where loss_mask is 0",
         )
         if output.key == LOGPROBS.key and values.size == len(facts.mask):
             yield from _bad_logprobs(facts, values.reshape(-1))
+
+
+def _is_bad(key: str, values: np.ndarray, positions: int, place: int) -> str:
+    """Describe the first value at a position that is not finite."""
+    found = values.reshape(positions, -1)[place]
+    found = found[~np.isfinite(found)][0]
+    return f"{key} has {'NaN' if np.isnan(found) else found}"
 
 
 def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
@@ -305,6 +320,24 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
         lambda place: f"{key} has {values[place]:g}, a probability of 0, for a token that trains",
         "check where they are computed: ratios to it are infinite",
     )
+    yield from _shifted_logprobs(facts, values)
+
+
+def _shifted_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
+    """Find log-probabilities that are 0 at one end of all rows, and hardly elsewhere."""
+    spans, lens = facts.places.responses, facts.places.response_lens
+    rows = np.flatnonzero((facts.counts > 1) & facts.is_real)
+    zeros = values[facts.trained] == 0
+    for name, tokens in (("first", np.zeros_like(rows)), ("last", lens[rows] - 1)):
+        ends = spans.places_of(rows, tokens)
+        is_zero = (values[ends] == 0) & (facts.mask[ends] != 0)
+        if len(rows) < LEAST_SHIFTED or not is_zero.all():
+            continue
+        if zeros.sum() - len(rows) < MOST_ZEROS * (len(zeros) - len(rows)):
+            where = f"on the {name} token of all {len(rows):,} rows"
+            reason = f"{LOGPROBS.key} is 0 {where}, as if values were shifted by one"
+            advice = "check that value i is that of response token i"
+            yield whole_batch("shifted_logprobs", reason, advice)
 
 
 def _find_untrained_rewards(facts: _Facts) -> Iterator[Finding]:
@@ -424,6 +457,10 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
     if len(rows) == 0:
         return
     rows, firsts = _repeated(facts, rows, lens)
+    if (uids := facts.state.uids) is not None:  # samples of a prompt are often equal
+        pairs = zip(rows.tolist(), firsts.tolist(), strict=True)
+        is_other = np.array([uids[row] != uids[first] for row, first in pairs], np.bool_)
+        rows, firsts = rows[is_other], firsts[is_other]
     first_of = dict(zip(rows[:SHOWN].tolist(), firsts[:SHOWN].tolist(), strict=True))
     yield from whole_rows(
         "duplicate",

@@ -28,7 +28,9 @@ ERRORS = (
 )
 """Kinds of findings that are probable mistakes, those that do the most harm first."""
 
-WARNINGS = ("weighted_labels", "trains_nothing", "cut_off", "duplicate", "padding")
+WARNINGS = (
+    *("shifted_logprobs", "weighted_labels", "trains_nothing", "cut_off", "duplicate", "padding"),
+)
 """Kinds of findings that are often right."""
 
 KINDS = (*ERRORS, *WARNINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fastcollate.cli.reporting.wording import noun_of
+from fastcollate.cli.reporting.wording import batches_of, noun_of
 from fastcollate.common.arguments import tally
 
 LEAST_ROWS = 32
@@ -24,8 +24,22 @@ LEAST_WORTH_NAMING = 1.05
 """The same ratio from which on the line on packing names the tree."""
 
 
+LEAST_LAG = 4
+"""Versions behind the newest from which on old tokens are worth a line."""
+
+LEAST_IDLE = 0.05
+"""Share of their time that ranks need not be idle from which on balancing is advised."""
+
+OUTLIER = 8
+"""A longest row of so many times the 95th percentile is worth a line."""
+
+FAR = 10
+"""So many times the range of 98% of rewards, outside of it, is far."""
+
 FIRST = {
     "padded_column": "Take the padding out first: lengths and layouts count it as tokens.",
+    "padded_row": "Take the padding out first: lengths and layouts count it as tokens.",
+    "repeated_prompt": "Cut the prompts off responses first: lengths and layouts depend on it.",
     "unmerged_turns": "Put the turns in order first: rows and layouts depend on it.",
 }
 """What to do first about findings that make figures on lengths and layouts worthless."""
@@ -40,10 +54,11 @@ class Advice(NamedTuple):
 
 def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
     """Return what to do about the rollouts, what does most harm first."""
-    advice = [*_training(figures), *_rewards(figures["rewards"])]
+    advice = [*_training(figures), *_rewards(figures), *_versions(figures["versions"])]
     if (first := what_first(figures)) is not None:
         return [Advice(first, "findings"), *advice]
-    return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
+    advice += [*_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
+    return [*advice, *_ranks(figures)]
 
 
 def what_first(figures: Mapping[str, Any]) -> str | None:
@@ -74,15 +89,40 @@ def _training(figures: Mapping[str, Any]) -> Iterator[Advice]:
         )
 
 
-def _rewards(rewards: Mapping[str, Any] | None) -> Iterator[Advice]:
-    if rewards is None or rewards["equal_groups"] < LEAST_SHARE * rewards["groups"]:
+def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
+    rewards = figures["rewards"]
+    if rewards is None:
         return
     equal, groups = rewards["equal_groups"], rewards["groups"]
-    if 0 < equal < groups:
+    if figures["prompts"] is not None and groups == 0 and figures["turns"] > 1:
+        yield Advice(
+            "Every prompt has one sample: advantages within groups (GRPO) need several.", "rewards"
+        )
+    if LEAST_SHARE * groups <= equal < groups and equal > 0:
         yield Advice(
             f"With advantages within groups (GRPO), {equal:,} of {groups:,} prompts "
-            f"({equal / groups:.0%}) train nothing: all of their samples have the same reward.",
+            f"({equal / groups:.0%}) train nothing, since their samples have equal rewards. Leave "
+            "them out, or replace them by others.",
             "rewards",
+        )
+    if "mean" in rewards:
+        low, high = rewards["p1"], rewards["p99"]
+        for word, value in (("lowest", rewards["least"]), ("highest", rewards["most"])):
+            if max(low - value, value - high) > FAR * (high - low) > 0:
+                yield Advice(
+                    f"The {word} reward, {value:.4g}, is far from most others ({low:.4g} to "
+                    f"{high:.4g}). Check it.",
+                    "rewards",
+                )
+
+
+def _versions(versions: Mapping[str, Any] | None) -> Iterator[Advice]:
+    if versions is not None and versions.get("lag_max", 0) >= LEAST_LAG:
+        yield Advice(
+            f"Tokens come from weights up to {versions['lag_max']:,} versions old "
+            f"({versions['lag_mean']:.3g} on average). fc.WeightVersions(..., max_lag=...) masks "
+            "old ones.",
+            "weight-versions",
         )
 
 
@@ -93,14 +133,31 @@ def _lengths(figures: Mapping[str, Any]) -> Iterator[Advice]:
         yield Advice(
             f"{number:,} responses ({share:.0%}) {how}. Raise the limit, or mask them.", "lengths"
         )
+    lens = figures["lengths"]["rows"]
+    if (times := lens["longest"] / max(lens["p95"], 1)) > OUTLIER:
+        yield Advice(
+            f"The longest row has {lens['longest']:,} tokens, {times:.0f} times the 95th "
+            "percentile. Cut or drop it if you can: it sets the width of padded rows, the capacity "
+            "of bins, and how long ranks wait.",
+            "rows-to-look-at",
+        )
 
 
 def _breaks(merging: Mapping[str, Any] | None) -> Iterator[Advice]:
     if merging is not None and (breaks := sum(merging["kinds"].values())):
         turns = tally(merging["num_turns"], "turn")
         verb = "does" if breaks == 1 else "do"
-        why = "; the report's section on merging has the reasons"
-        yield Advice(f"{breaks:,} of {turns} {verb} not continue the turn before{why}.", "merging")
+        other = merging["policies"]["realign"]
+        remedy = (
+            f'merge="realign" would make {other["num_rows"]:,} rows in place of '
+            f"{merging['num_rows']:,}, and mask {tally(other['masked_tokens'], 'sampled token')}. "
+        )
+        yield Advice(
+            f"{breaks:,} of {turns} {verb} not continue the turn before. "
+            f"{remedy if other['num_rows'] < merging['num_rows'] else ''}"
+            "The report's section on merging has the reasons.",
+            "merging",
+        )
 
 
 def saves_rows(merging: Mapping[str, Any]) -> bool:
@@ -144,6 +201,17 @@ def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
     rows = "padded rows" if not merge else "a padded row for each turn"
     yield Advice(
         f"{merge or 'Use '}layout={names[best]}: {times[best]:.1f} times fewer positions than "
-        f"{rows} in batches of {figures['batch_rows']:,}{other}.",
+        f"{rows} in {batches_of(figures)}{other}.",
         "padding-by-layout",
     )
+
+
+def _ranks(figures: Mapping[str, Any]) -> Iterator[Advice]:
+    in_order, balanced, _ = (load["idle"] for load in figures["ranks"]["loads"])
+    if figures["turns"] >= LEAST_ROWS and in_order - balanced >= LEAST_IDLE:
+        yield Advice(
+            f"Balance the ranks (fc.plan_step): with rows in the file's order, "
+            f"{figures['ranks']['number']:,} ranks would be idle {in_order:.1%} of the time, "
+            f"balanced {balanced:.1%}.",
+            "ranks",
+        )

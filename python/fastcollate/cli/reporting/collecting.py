@@ -14,7 +14,6 @@ from fastcollate.cli.reporting.advice import advice_on, saves_rows
 from fastcollate.cli.reporting.outcomes import Outcomes, RowRewards
 from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.common.arguments import tally
-from fastcollate.common.arrays import offsets_of
 from fastcollate.inspect.batch_view import BatchView
 from fastcollate.inspect.findings import KINDS, Finding, severity_of, whole_rows
 from fastcollate.plan.costs import Costs
@@ -25,6 +24,7 @@ from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rollouts.calls import BAD_KINDS, Calls
+from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.padded_blocks import find_padding
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.step_plan import StepPlan
     from fastcollate.plan.tree_plan import TreePlan
-    from fastcollate.rows.columns import Ragged
 
 COMPARED = ("num_rows", "tokens_after", "masked_tokens")
 """Figures by which policies of merging are compared."""
@@ -80,7 +79,10 @@ class Summary(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The lengths of rows, and the tokens that they share."""
+    """The lengths of rows of a chunk, and the tokens that they share."""
+
+    first: int
+    """Number of rows before."""
 
     prompt_lens: Integers
     response_lens: Integers
@@ -133,7 +135,7 @@ class Collector:
         self._uids: set[Any] = set()
         self._trajectories = 0
         self._trees: list[str] = []
-        self._found: dict[str, dict[str, Any]] = {}
+        self._found: dict[tuple[str, str], dict[str, Any]] = {}
         self._shown: list[ShownRow] = []
         self._extremes: dict[str, tuple[float, ShownRow]] = {}
 
@@ -146,20 +148,23 @@ class Collector:
         of_row = rows.trajectories
         self._trajectories += 0 if of_row is None else int(of_row.max(initial=-1)) + 1
         rewards = self._outcomes.add(rows)
-        # Rows share tokens within a prompt, if prompts are known.
-        share: dict[str, Any] = {}
-        if "uids" in rows.ids:
-            share = {"share": "group", "uids": rows.ids["uids"]}
-            self._uids.update(rows.ids["uids"])
+        self._uids.update(rows.ids.get("uids", ()))
         lens = tokens[0].lengths, tokens[1].lengths
-        self._chunks["turns"].append(_Rows(*lens, prefix_tree(*tokens, **share)))
+        self._add_rows("turns", *lens, prefix_tree(*tokens))
         if self.policy is not None and of_row is not None:
             plan = rows.merge(self.policy, self.tokenizer)
             self._add_merge(plan, rows)
-            tree = prefix_tree(*tokens, merge=plan, **share)
-            self._chunks["merged"].append(_Rows(plan.prompt_lens, plan.response_lens, tree))
+            tree = prefix_tree(*tokens, merge=plan)
+            self._add_rows("merged", plan.prompt_lens, plan.response_lens, tree)
         self._check(batch, rows)
-        self._show_extremes(batch, rows.first_row, lens[0] + lens[1], rewards)
+        self._show_extremes(batch, rows, lens[0] + lens[1], rewards)
+
+    def _add_rows(
+        self, of: str, prompt_lens: Integers, response_lens: Integers, tree: TreePlan
+    ) -> None:
+        chunks = self._chunks[of]
+        first = chunks[-1].first + len(chunks[-1].prompt_lens) if chunks else 0
+        chunks.append(_Rows(first, prompt_lens, response_lens, tree))
 
     def _add_merge(self, plan: MergePlan, rows: FileRows) -> None:
         """Add the report of merging, and what other policies would make of breaks."""
@@ -188,11 +193,12 @@ class Collector:
         found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
         calls, short = rows.calls, [*_short_logprobs(rows.calls)]
         padded = *_padding("prompts", calls.prompts), *_padding("responses", calls.responses)
-        for finding in (*padded, *short, *found_in_batch):
-            kind = finding.kind
+        bad = _bad_rewards(rows.values.get("rewards"), calls.responses.lengths)
+        for finding in (*padded, *short, *bad, *found_in_batch):
+            kind, advice = finding.kind, finding.advice
             if kind == "nan" and short and set(finding.rows) <= set(short[0].rows):
                 continue  # filled in for what is missing
-            found = self._found.setdefault(kind, _finding(kind, 0, [], finding.advice))
+            found = self._found.setdefault((kind, advice), _finding(kind, 0, [], advice))
             shown = [_in_file(one, first_row) for one in finding.shown]
             found["examples"] += shown[: MOST_EXAMPLES - len(found["examples"])]
             found["rows"] += (finding.rows + first_row).tolist()
@@ -202,11 +208,11 @@ class Collector:
                 if len(self._shown) < MOST_SHOWN and not is_known:
                     why = f"{kind}: {_in_file(reason, first_row)}"
                     fields = [name for name in VALUES if name in reason and name in batch]
-                    self._shown.append(self._view(batch, row, first_row, why, fields))
+                    self._shown.append(self._view(batch, rows, row, why, fields))
             found["number"] += finding.number
 
     def _show_extremes(
-        self, batch: Batch, first_row: int, lens: Integers, rewards: RowRewards | None
+        self, batch: Batch, rows: FileRows, lens: Integers, rewards: RowRewards | None
     ) -> None:
         """Keep the longest row, and those with the lowest and the highest reward."""
         longest = int(lens.argmax())
@@ -218,13 +224,13 @@ class Collector:
         for name, words, row, value, sign in found:
             if name not in self._extremes or sign * value > self._extremes[name][0]:
                 why = f"{name}: {words.format(value)}"
-                self._extremes[name] = sign * value, self._view(batch, row, first_row, why)
+                self._extremes[name] = sign * value, self._view(batch, rows, row, why)
 
     def _view(
-        self, batch: Batch, row: int, first_row: int, why: str, fields: Sequence[str] = ()
+        self, batch: Batch, rows: FileRows, row: int, why: str, fields: Sequence[str] = ()
     ) -> ShownRow:
-        number = row + first_row
-        names = {row: f"row {number:,}"}
+        number = row + rows.first_row
+        names = {row: rows.title(row, f"row {number:,}")}
         view = BatchView(batch._state, row, self.tokenizer, fields, names=names)
         return ShownRow(number, why, view)
 
@@ -237,7 +243,7 @@ class Collector:
             If a row exceeds the capacity, or rows cannot be sharded.
         """
         lens = {
-            of: [np.concatenate(column) for column in list(zip(*chunks, strict=True))[:2]]
+            of: [np.concatenate(column) for column in list(zip(*chunks, strict=True))[1:3]]
             for of, chunks in self._chunks.items()
             if chunks
         }
@@ -248,8 +254,6 @@ class Collector:
         check_capacity(prompt_lens + response_lens, range(1, len(prompt_lens) + 1), capacity)
         lengths = {"prompts": prompt_lens, "responses": response_lens, "rows": row_lens}
         loads, packed = self._loads(row_lens, capacity)
-        assert packed.bin_offsets is not None
-        fill = np.diff(offsets_of(packed.added_tokens)[packed.bin_offsets]) / capacity
         shown = self._rows_to_look_at()
         figures = {
             "name": name,
@@ -273,7 +277,7 @@ class Collector:
                 for of, values in lens.items()
             },
             "merging": self._merging() if "merged" in lens else None,
-            "bins": {"number": len(fill), "mean_fill": float(fill.mean())},
+            "bins": _bins(packed),
             "ranks": {
                 "number": self.dp_size,
                 "rows": len(row_lens),
@@ -345,7 +349,11 @@ class Collector:
 
         batches = np.split(lens, starts[1:])
         packed = [pack(one, Packed(capacity)).loads for one in batches]
-        shared = [one.tree.pack(Tree(capacity)).loads for one in chunks]
+        shared = [
+            one.tree.select(part).pack(Tree(capacity)).loads
+            for one in chunks
+            for part in self._batches(one)
+        ]
         found = {
             "left, right": padded(lens),
             "two_segment": padded(prompt_lens, response_lens),
@@ -362,6 +370,11 @@ class Collector:
             }
             for name, (filled, positions) in found.items()
         }
+
+    def _batches(self, chunk: _Rows) -> list[Integers]:
+        """Return the rows of each batch that lie in a chunk."""
+        rows = np.arange(len(chunk.prompt_lens))
+        return np.split(rows, np.flatnonzero((rows[1:] + chunk.first) % self.batch_rows == 0) + 1)
 
     def _loads(self, lens: Integers, capacity: int) -> tuple[list[dict[str, Any]], StepPlan]:
         """Shard rows in several ways: the load of each rank, and the idle share of their time.
@@ -393,6 +406,14 @@ def _finding(kind: str, number: int, examples: list[str], advice: str) -> dict[s
     return {**known, "examples": examples, "advice": advice}
 
 
+def _bins(plan: StepPlan) -> dict[str, Any]:
+    """Return the number of bins of a step, all as wide as the fullest, and their padding."""
+    assert plan.bin_offsets is not None
+    number, tokens = len(plan.bin_offsets) - 1, int(plan.added_tokens.sum())
+    padding = 1 - tokens / (number * plan.bin_width) if tokens else 0.0
+    return {"number": number, "width": plan.bin_width, "padding": padding}
+
+
 def _padding(name: str, column: Ragged) -> Iterator[Finding]:
     """Find a column that was padded to one length, with the token at most edges of rows."""
     rows = np.flatnonzero(column.lengths)
@@ -414,6 +435,20 @@ def _padding(name: str, column: Ragged) -> Iterator[Finding]:
     padded = rows[edges[0 if is_left else 1] == pad]
     advice = "write rows without padding: here it counts as tokens, and would train"
     yield from whole_rows("padded_column", padded, reason, advice)
+
+
+def _bad_rewards(rewards: Any, lens: Integers) -> Iterator[Finding]:
+    """Find rewards of rows with tokens that are not finite; the batch has those per token."""
+    if rewards is None or isinstance(rewards, Ragged):
+        return
+    rewards = np.asarray(rewards, np.float64)
+    advice = "check where rewards are computed: one of them makes all advantages of its prompt NaN"
+    yield from whole_rows(
+        "nan",
+        np.flatnonzero(~np.isfinite(rewards) & (lens > 0)),
+        lambda row: f"its reward is {'NaN' if np.isnan(rewards[row]) else rewards[row]}",
+        advice,
+    )
 
 
 def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:

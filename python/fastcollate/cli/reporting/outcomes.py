@@ -30,6 +30,9 @@ RARE = float(np.log(0.01))
 MOST_PROMPTS = 50
 """Prompts with equal rewards that are listed."""
 
+UNKNOWN = ""
+"""The version of tokens whose weights are unknown."""
+
 
 class RowRewards(NamedTuple):
     """Rewards of trajectories, or of rows."""
@@ -92,11 +95,15 @@ class Outcomes:
     def add(self, rows: FileRows) -> RowRewards | None:
         """Add rows of whole trajectories; return their rewards, if there are any."""
         values, calls = rows.values, rows.calls
+        offsets = calls.responses.offsets
+        trains = np.full(offsets[-1], True)
+        if "loss_mask" in values:
+            trains = values["loss_mask"].values != 0
         given = calls.columns.get("versions", ())
-        for one, tokens in zip(given, calls.responses.lengths.tolist(), strict=False):
-            self._add_versions(one, tokens)
+        for one, start, end in zip(given, offsets[:-1], offsets[1:], strict=False):
+            self._add_versions(one, trains[start:end])
         if "logprobs" in values:
-            self._add_logprobs(values["logprobs"])
+            self._add_logprobs(values["logprobs"], trains)
         if (advantages := calls._arguments("advantages").get("advantages")) is not None:
             is_ragged = isinstance(advantages, Ragged)
             numbers = np.asarray(advantages.values if is_ragged else advantages, np.float64)
@@ -108,22 +115,26 @@ class Outcomes:
         self._of_tokens |= isinstance(values["rewards"], Ragged)
         return self._add_rewards(_by_row(values["rewards"]), rows, reasons)
 
-    def _add_versions(self, given: Any, tokens: int) -> None:
-        """Add the versions of a call: one, one of each of its tokens, or of spans."""
-        if _is_known(given):
-            self._versions[str(given)] += tokens
-        for one in given if isinstance(given, (list, tuple, np.ndarray)) else ():
-            if isinstance(one, Mapping):
-                if one.get("version") is not None:
-                    self._versions[str(one["version"])] += one["end"] - one["start"]
-            elif _is_known(one):
-                self._versions[str(one)] += 1
+    def _add_versions(self, given: Any, trains: NDArray[np.bool_]) -> None:
+        """Add the versions of a call's trained tokens: one, one per token, or of spans."""
+        spans: list[tuple[Any, Any]] = [(given, trains)]
+        if isinstance(given, (list, tuple, np.ndarray)):
+            spans = [
+                (one.get("version"), trains[one["start"] : one["end"]])
+                if isinstance(one, Mapping)
+                else (one, trains[at : at + 1])
+                for at, one in enumerate(given)
+            ]
+        for version, of in spans:
+            name = str(version) if _is_known(version) else UNKNOWN
+            self._versions[name] += int(np.count_nonzero(of))
 
-    def _add_logprobs(self, logprobs: Ragged) -> None:
-        values = logprobs.values
+    def _add_logprobs(self, logprobs: Ragged, trains: NDArray[np.bool_]) -> None:
+        values = logprobs.values[trains]
         good = self._logprobs.add(values, are_logprobs(values))
-        of_zeros = _by_row(Ragged(values == 0, logprobs.offsets)) == logprobs.lengths
-        self._rows_of_zeros += int((of_zeros & (logprobs.lengths > 0)).sum())
+        are_zero = _by_row(Ragged(trains & (logprobs.values == 0), logprobs.offsets))
+        counts = _by_row(Ragged(trains, logprobs.offsets))
+        self._rows_of_zeros += int(((are_zero == counts) & (counts > 0)).sum())
         self._rare += int((good < RARE).sum())
         bars = (good * (BARS / LOWEST_LOGPROB)).clip(0, BARS - 1).astype(np.int64)
         self.logprob_bars += np.bincount(bars, minlength=BARS)
@@ -144,7 +155,7 @@ class Outcomes:
         self._are_repeated &= bool((rewards == rewards[last][of_turn]).all())
         self._lasts.append(rewards[last])
         self._sums.append(np.bincount(of_turn, rewards, len(last)).astype(np.float64, copy=False))
-        self._lens.append(lens[last])
+        self._lens.append(np.bincount(of_turn, lens, len(last)).astype(np.int64))
         self._turns.append(np.bincount(of_turn, minlength=len(last)))
         uids = ids.get("uids", [None] * len(lens))
         self._groups += [uids[row] for row in last.tolist()]
@@ -166,14 +177,13 @@ class Outcomes:
 
     def group_means(self) -> NDArray[np.float64]:
         """Return the mean reward of each prompt with several samples."""
-        means = np.array([np.mean(found) for found in self._several().values()], np.float64)
-        return means[np.isfinite(means)]
+        return np.array([np.mean(found) for found in self._several().values()], np.float64)
 
     def _several(self) -> dict[Any, list[float]]:
-        """Return the rewards of each prompt that has several."""
+        """Return the finite rewards of each prompt that has several."""
         groups: dict[Any, list[float]] = {}
         for uid, reward in zip(self._groups, self.rewards().tolist(), strict=True):
-            if uid is not None:
+            if uid is not None and np.isfinite(reward):
                 groups.setdefault(uid, []).append(reward)
         return {uid: found for uid, found in groups.items() if len(found) > 1}
 
@@ -188,7 +198,7 @@ class Outcomes:
             "rewards": self._of_rewards() if self._groups else None,
             "advantages": self._advantages.figures() if self._advantages.number else None,
             "logprobs": self._logprobs.figures() | more if self._logprobs.number else None,
-            "versions": self._of_versions() if self._versions else None,
+            "versions": self._of_versions() if self._versions.keys() - {UNKNOWN} else None,
             "finish_reasons": self._of_reasons() if self._reasons else None,
         }
 
@@ -205,12 +215,18 @@ class Outcomes:
 
     def _of_versions(self) -> dict[str, Any]:
         """Return the tokens of each version, and their lag behind the latest if it has a number."""
-        tokens = self._versions.total()
-        known = {"number": len(self._versions), "tokens": tokens, "by_version": self._versions}
-        if not all(name.isascii() and name.isdecimal() for name in self._versions):
+        versions = Counter(self._versions)
+        unknown, tokens = versions.pop(UNKNOWN, 0), versions.total()
+        known = {
+            "number": len(versions),
+            "tokens": tokens,
+            "unknown": unknown,
+            "by_version": dict(versions.most_common()),
+        }
+        if not all(name.isascii() and name.isdecimal() for name in versions):
             return known
-        latest = max(map(int, self._versions))
-        by_age = sorted(self._versions.items(), key=lambda one: -int(one[0]))
+        latest = max(map(int, versions))
+        by_age = sorted(versions.items(), key=lambda one: -int(one[0]))
         lags = {latest - int(name): count for name, count in by_age}
         mean = sum(lag * count for lag, count in lags.items()) / max(tokens, 1)
         known["by_version"] = dict(by_age)
@@ -236,6 +252,9 @@ class Outcomes:
                 "std": rewards.std(),
                 "least": rewards.min(),
                 "most": rewards.max(),
+                # Without one in 100 on either side, and without the last one of fewer.
+                "p1": np.quantile(rewards, 0.01, method="higher"),
+                "p99": np.quantile(rewards, 0.99, method="lower"),
             }
         return {
             "number": len(is_finite),
@@ -274,7 +293,9 @@ class Outcomes:
 
 
 def _is_known(version: Any) -> bool:
-    """Return True for an integer that is a version: -1 stands for unknown weights."""
+    """Return True for a version, which is not negative: -1 stands for unknown weights."""
+    if isinstance(version, str):
+        return bool(version)
     is_whole = isinstance(version, (int, np.integer)) and not isinstance(version, bool)
     return is_whole and bool(version >= 0)
 

@@ -13,8 +13,9 @@ from fastcollate._fastcollate import __version__
 from fastcollate.cli.reporting import plots
 from fastcollate.cli.reporting.advice import advice_on, saves_rows, what_first
 from fastcollate.cli.reporting.collecting import COMPARED, NEED_TOKENIZER, Summary
-from fastcollate.cli.reporting.plots import columns, histogram, of_logprobs, of_rewards
+from fastcollate.cli.reporting.plots import columns, histogram, of_lags, of_logprobs, of_rewards
 from fastcollate.cli.reporting.wording import (
+    batches_of,
     counted_findings,
     line_of,
     noun_of,
@@ -148,7 +149,7 @@ def _to_do(figures: Mapping[str, Any]) -> str:
         for line, section in chain.from_iterable(lines.values())
     )
     worst = next((one for one in ("error", "warning") if lines[one]), "")
-    kinds = ", ".join(found["kind"] for found in figures["findings"])
+    kinds = ", ".join(dict.fromkeys(found["kind"] for found in figures["findings"]))
     verdict = f"{counted_findings(figures)}: {kinds}" if worst else "No errors, no warnings"
     head = text("h2", "What to do") + text("p", verdict, f"verdict {worst}".rstrip())
     return head + element("ol", "".join(items))
@@ -224,7 +225,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
         plot = of_rewards(summary.group_means, "prompts")
         drawn.append(text("h3", "Mean reward of prompts with several samples") + plot)
     if len(by_length := rewards["by_length"]) > 1:
-        of = f"tokens of the {'response' if what == 'rows' else 'last response'}"
+        of = f"response tokens{'' if what == 'rows' else ', all turns'}"
         parts = [(span(part["shortest"], part["longest"]), part) for part in by_length]
         drawn.append(text("h3", "By length") + _means(of, what, parts))
     if len(by_turns := rewards["by_turns"]) > 1:
@@ -233,7 +234,13 @@ def _rewards(summary: Summary) -> Iterator[str]:
         note = _note(f"and {more:,} larger numbers of turns") if more > 0 else ""
         drawn.append(text("h3", "By number of turns") + _means("turns", what, parts) + note)
     yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
-    if rewards["groups"]:
+    if summary.figures["prompts"] is None:
+        yield text(
+            "p", "No prompt ids, so groups of samples are not known: name their column with --uids."
+        )
+    elif rewards["groups"] == 0:
+        yield text("p", "No prompt has several samples, so there are no groups.")
+    else:
         yield from _groups(rewards)
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
         zero = f"{advantages['zero'] / advantages['number']:.1%}"
@@ -293,7 +300,8 @@ def _logprobs(summary: Summary) -> Iterator[str]:
             f"{logprobs['most']:.3g}; {rare} had a probability below 1%"
         )
     bad, zero = (logprobs[name] for name in ("bad", "zero"))
-    is_bad = f"{bad:,} of {logprobs['number']:,} are" if bad else "None is"
+    of = f"of {logprobs['number']:,} trained tokens"
+    is_bad = f"{bad:,} {of} are" if bad else f"None {of} is"
     is_zero = f"{zero:,} are" if zero else "none is"
     yield text("p", f"{is_bad} missing, NaN, infinite or -9999, and {is_zero} exactly 0.")
     if rows := logprobs["rows_of_zeros"]:
@@ -301,31 +309,37 @@ def _logprobs(summary: Summary) -> Iterator[str]:
 
 
 def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
-    tokens = f"{versions['tokens']:,} tokens of {tally(versions['number'], 'version')}"
+    tokens = f"{versions['tokens']:,} trained tokens of {tally(versions['number'], 'version')}"
+    unknown = f"; of {versions['unknown']:,} more it is unknown" if versions["unknown"] else ""
+    by_version = list(versions["by_version"].items())
     if "latest" not in versions:
-        yield text("p", f"{tokens}.")
+        yield text("p", f"{tokens}{unknown}.")
+        lines = [(name, f"{count:,}", _of(count, versions)) for name, count in by_version]
+        yield table(("version", "tokens", "share"), lines[:MOST_LISTED])
         return
+    latest = versions["latest"]
     yield text(
         "p",
-        f"{tokens}. They are {versions['lag_mean']:.3g} versions behind the newest, "
-        f"{versions['latest']:,}, on average, and {versions['lag_max']:,} at most. "
-        f"fc.WeightVersions(versions, current={versions['latest']}, max_lag=...) masks older ones.",
+        f"{tokens}{unknown}. They are {versions['lag_mean']:.3g} versions behind the newest, "
+        f"{latest:,}, on average, and {versions['lag_max']:,} at most. "
+        f"fc.WeightVersions(versions, current={latest}, max_lag=...) masks older ones.",
     )
-    by_version = list(versions["by_version"].items())
+    behind = [(latest - int(name), count) for name, count in by_version]
+    if len(by_version) > MOST_LISTED:
+        yield text("h3", "Tokens by versions behind the newest")
+        yield of_lags(behind)
+        return
     yield table(
         ("version", "behind", "tokens", "share"),
         [
-            (
-                version,
-                f"{versions['latest'] - int(version):,}",
-                f"{count:,}",
-                f"{count / versions['tokens']:.1%}",
-            )
-            for version, count in by_version[:MOST_LISTED]
+            (f"{latest - lag}", f"{lag:,}", f"{count:,}", _of(count, versions))
+            for lag, count in behind
         ],
     )
-    if (more := len(by_version) - MOST_LISTED) > 0:
-        yield _note(f"and {tally(more, 'older version')}")
+
+
+def _of(count: int, versions: Mapping[str, Any]) -> str:
+    return f"{count / max(versions['tokens'], 1):.1%}"
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -333,11 +347,9 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     if merging is not None and not saves_rows(merging):
         layouts = {"turns": layouts["turns"]}
     most = max(found["positions"] for of in layouts.values() for found in of.values())
-    rows = figures["batch_rows"]
-    batches = "One batch of all rows" if rows >= figures["turns"] else f"Batches of {rows:,} rows"
     yield _note(
-        f"{batches}; packed and tree in bins of {figures['capacity']:,}. Tree stores each shared "
-        "prefix once. Filled: tokens; hatched: padding."
+        f"Rows in {batches_of(figures)}; packed and tree in bins of {figures['capacity']:,}. "
+        "Tree stores each shared prefix once. Filled: tokens; hatched: padding."
     )
     if figures["trajectories"] is None:
         yield _note(
@@ -424,8 +436,9 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     )
     bins = figures["bins"]
     yield _note(
-        f"Packed in {tally(bins['number'], 'bin')} of {figures['capacity']:,} tokens, the same "
-        f"number on every rank: {bins['mean_fill']:.1%} full on average."
+        f"Packed in {tally(bins['number'], 'bin')} of up to {figures['capacity']:,} tokens, the "
+        f"same number on every rank: the fullest has {bins['width']:,}, and padding to its width "
+        f"is {bins['padding']:.1%} of positions."
     )
     most = max(max(load["per_rank"]) for load in ranks["loads"])
     drawn = []

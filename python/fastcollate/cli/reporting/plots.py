@@ -29,6 +29,9 @@ LEFT, RIGHT, TOP, WIDTH, HEIGHT = 56, 14, 18, 276, 110
 LEAST_SEEN = 0.8
 """Height of the column of a single item among thousands."""
 
+LONG = 5
+"""The last column of a histogram holds all above, if the largest length is so many times p95."""
+
 LEAST_APART = 0.15
 """Fraction of the width between two marks, whose names would overlap if they were nearer."""
 
@@ -97,20 +100,27 @@ def histogram(lens: Integers, what: str) -> str:
 
     `what` is an item that is counted, as "prompt".
     """
+    middle, p95 = np.percentile(lens, [50, 95]).tolist()
     most = int(lens.max())
-    step = most // BARS + 1  # whole, so that all columns hold equally many integers
-    counts, edges = np.histogram(lens, np.arange(0, most + step + 1, step))
+    is_clipped = most > LONG * p95 > 0
+    end = 2 * int(p95) if is_clipped else most
+    step = end // BARS + 1  # whole, so that all columns hold equally many integers
+    edges = np.arange(0, end + step + 1, step)
+    counts, _ = np.histogram(np.minimum(lens, edges[-1] - 1), edges)
     titles = [
         f"{span(int(edge), int(edge) + step - 1)}: {tally(count, what)}"
         for edge, count in zip(edges, counts.tolist(), strict=False)
     ]
-    middle, p95 = np.percentile(lens, [50, 95]).tolist()
-    end = float(edges[-1])
+    end = int(edges[-1])
+    ticks = _ticks(0, end)
+    if is_clipped:
+        titles[-1] = f"{int(edges[-2]):,} to {most:,}: {tally(int(counts[-1]), what)}"
+        ticks = [*(one for one in ticks if one[0] < 0.8), (1.0, "and above")]
     marks = [("median", middle / end), ("p95", p95 / end)]
     if p95 - middle < LEAST_APART * end:
         marks.pop()
-    line = f"tokens: median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
-    return columns(counts.tolist(), titles, _ticks(0, end), marks=marks) + text("p", line, "note")
+    line = f"tokens: median {middle:,.10g}, p95 {p95:,.0f}, max {most:,}"
+    return columns(counts.tolist(), titles, ticks, marks=marks) + text("p", line, "note")
 
 
 def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
@@ -148,3 +158,17 @@ def of_logprobs(bars: NDArray[np.int64], has_positive: bool) -> str:
     below, last = (0.0, f"below {ends[0][1]:g}"), (1.0, "0 and above" if has_positive else "0")
     between = [one for one in _ticks(ends[0][0], 0) if 0.3 < one[0] < 0.7]
     return columns(counts, titles, (below, *between, last))
+
+
+def of_lags(lags: Sequence[tuple[int, int]]) -> str:
+    """Return the plot of tokens by the number of versions that they are behind the newest."""
+    behind, tokens = np.array(lags).T
+    most = int(behind.max())
+    edges = np.arange(0, most + 2, most // BARS + 1)
+    edges[-1] = most + 1
+    counts, _ = np.histogram(behind, edges, weights=tokens)
+    titles = [
+        f"{span(start, end - 1)} behind: {tally(int(count), 'token')}"
+        for (start, end), count in zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
+    ]
+    return columns(counts.tolist(), titles, _ticks(0, most + 1))

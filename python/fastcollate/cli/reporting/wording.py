@@ -31,6 +31,12 @@ def counted_findings(figures: Mapping[str, Any]) -> str:
     return counted(found["severity"] for found in figures["findings"])
 
 
+def batches_of(figures: Mapping[str, Any]) -> str:
+    """Name the batches of rows that are compared."""
+    rows = figures["batch_rows"]
+    return "one batch" if rows >= figures["turns"] else f"batches of {rows:,}"
+
+
 def span(least: int, most: int) -> str:
     """Return a range of integers."""
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
