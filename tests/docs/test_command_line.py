@@ -28,7 +28,7 @@ def test_the_page(tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^\$ fastcollate (.*)\n((?:(?!\$ |```).*\n)*)", PAGE, re.MULTILINE)
     assert len(commands) >= 4
     for line, output in commands:
-        monkeypatch.setenv("COLUMNS", "100" if line.startswith("report") else "84")
+        monkeypatch.setenv("COLUMNS", "84")
         code = run(line.split())
         found = capsys.readouterr()
         text = (found.out + found.err).replace("\xa0", " ")
