@@ -202,7 +202,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert rewards == {
         "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
         "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0, "p1": 1.0, "p99": 1.0,
-        "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
+        "most_samples": 2, "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
     assert found["logprobs"].pop("std") == pytest.approx(np.std([-1.0] * 9 + [-2.5] + [0.0] * 3))
     assert found["logprobs"] == {
@@ -719,7 +719,10 @@ def test_samples_of_no_group(tmp_path, capsys):
     path = written(tmp_path / "r.parquet", rows | {"uids": ["a", "b"]})
     found, page = report_of(path, tmp_path / "r.html", capsys)
     assert found["advice"][0].startswith("Every prompt has one sample:")
-    assert "No prompt has several samples" in page
+    assert "No prompt has several samples with finite rewards." in page
+    path = written(path, rows | {"uids": ["a", "a"], "rewards": [float("nan")] * 2})
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert "one sample" not in " ".join(found["advice"])
 
 
 def test_outliers(tmp_path, capsys):

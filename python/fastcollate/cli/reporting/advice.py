@@ -94,7 +94,7 @@ def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
     if rewards is None:
         return
     equal, groups = rewards["equal_groups"], rewards["groups"]
-    if figures["prompts"] is not None and groups == 0 and figures["turns"] > 1:
+    if rewards["most_samples"] == 1 and figures["turns"] > 1:
         yield Advice(
             "Every prompt has one sample: advantages within groups (GRPO) need several.", "rewards"
         )

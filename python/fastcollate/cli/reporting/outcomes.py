@@ -183,7 +183,7 @@ class Outcomes:
         """Return the finite rewards of each prompt that has several."""
         groups: dict[Any, list[float]] = {}
         for uid, reward in zip(self._groups, self.rewards().tolist(), strict=True):
-            if uid is not None and np.isfinite(reward):
+            if _is_id(uid) and np.isfinite(reward):
                 groups.setdefault(uid, []).append(reward)
         return {uid: found for uid, found in groups.items() if len(found) > 1}
 
@@ -262,6 +262,7 @@ class Outcomes:
             "of_tokens": self._of_tokens,
             "are_summed": self._are_summed,
             **{name: float(value) for name, value in known.items()},
+            "most_samples": max(Counter(filter(_is_id, self._groups)).values(), default=0),
             "groups": len(several),
             "samples": [f(map(len, several.values())) for f in (min, max)] if several else None,
             "equal_groups": len(equal),
@@ -290,6 +291,10 @@ class Outcomes:
                 for number in np.unique(turns).tolist()
             ],
         }
+
+
+def _is_id(uid: Any) -> bool:
+    return uid is not None
 
 
 def _is_known(version: Any) -> bool:

@@ -239,7 +239,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
             "p", "No prompt ids, so groups of samples are not known: name their column with --uids."
         )
     elif rewards["groups"] == 0:
-        yield text("p", "No prompt has several samples, so there are no groups.")
+        yield text("p", "No prompt has several samples with finite rewards.")
     else:
         yield from _groups(rewards)
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
