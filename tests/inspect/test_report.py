@@ -202,7 +202,8 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert rewards == {
         "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
         "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0, "p1": 1.0, "p99": 1.0,
-        "most_samples": 2, "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
+        "most_samples": 2,
+        "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
     assert found["logprobs"].pop("std") == pytest.approx(np.std([-1.0] * 9 + [-2.5] + [0.0] * 3))
     assert found["logprobs"] == {
@@ -259,7 +260,7 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     pq.write_table(pa.table(rows | {"rewards": [float("nan")] * 3}), tmp_path / "r.parquet")
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert found["rewards"] == {
-        "number": 3, "not_finite": 3, "groups": 0, "equal_groups": 0, "equal_at_least": 0,
+        "number": 3, "not_finite": 3, "groups": 0, "most_samples": 0, "equal_groups": 0, "equal_at_least": 0,
         "equal_at_most": 0, "samples": None, "by_length": [], "by_turns": [],
         "equal_prompts": [], "of_tokens": False, "are_summed": False,
     }  # fmt: skip
