@@ -260,7 +260,8 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     pq.write_table(pa.table(rows | {"rewards": [float("nan")] * 3}), tmp_path / "r.parquet")
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert found["rewards"] == {
-        "number": 3, "not_finite": 3, "groups": 0, "most_samples": 0, "equal_groups": 0, "equal_at_least": 0,
+        "number": 3, "not_finite": 3, "groups": 0, "most_samples": 0, "equal_groups": 0,
+        "equal_at_least": 0,
         "equal_at_most": 0, "samples": None, "by_length": [], "by_turns": [],
         "equal_prompts": [], "of_tokens": False, "are_summed": False,
     }  # fmt: skip
