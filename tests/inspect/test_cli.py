@@ -283,6 +283,16 @@ def test_chunks_are_whole_groups(tmp_path, monkeypatch):
             assert one.ids["uids"][-1] != after.ids["uids"][0]
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_the_last_line_is_read_with_those_before_it(end, tmp_path, capsys):
+    """Whether or not the file ends with a line break."""
+    path = tmp_path / "r.jsonl"
+    rows = [{"input_ids": [1, 2, 3], "loss_mask": [0, 0, 1]}, {"input_ids": [1, 2, 3]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + end)
+    assert run(["view", str(path)]) == 1
+    assert "line 2 has neither the length of its prompt" in capsys.readouterr().err
+
+
 def test_a_plan(rollouts, tmp_path, capsys):
     output = tmp_path / "plan.json"
     found = shown(capsys, "plan", rollouts, "--dp-size", 2, "--capacity", 8, "-o", output)
@@ -547,8 +557,8 @@ ERRORS = {
         "kinds.jsonl, row 2: its reward is 1.0 (float); write a list for each row, or for none",
     ),
     "two kinds of rewards in two parts": (
-        ["report", "kinds-parts.jsonl"],
-        "kinds-parts.jsonl, row 2: its reward is 1.0; write a list for each row, or for none",
+        ["report", "kinds-parts"],
+        "kinds-parts, row 2: its reward is 1.0; write a list for each row, or for none",
     ),
     "a line without a response": (
         ["plan", "half.jsonl"],
@@ -611,8 +621,10 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
         "masks": {"tool_mask": [1], "completion_mask": [1]},
     }.items():
         rows = [turn | ({"rewards": [1.0]} if name != "masks" else others), turn | others]
-        Path(f"{name}.jsonl").write_text(text := "".join(json.dumps(row) + "\n" for row in rows))
-        Path(f"{name}-parts.jsonl").write_text(text.rstrip())
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        Path(f"{name}-parts").mkdir()
+        for part, row in enumerate(rows):
+            Path(f"{name}-parts", f"{part}.jsonl").write_text(json.dumps(row))
     Path("line.jsonl").write_text(json.dumps(turn) + "\nno rollouts\n")
     latin = '\n{"prompts": [1], "responses": [2], "uid": "\xe9"}'
     Path("latin.jsonl").write_bytes((json.dumps(turn) + latin).encode("latin-1"))

@@ -90,8 +90,11 @@ class File(NamedTuple):
     def _lines(self) -> Iterator[Part]:
         """Yield whole lines of JSON; all of a file that is one text of JSON."""
         with pa.OSFile(str(self.path), "rb") as raw, _decompressed(raw, self.path) as file:
-            rest, first = b"", 1
-            while block := file.read(CHUNK_BYTES):
+            rest, first, after = b"", 1, file.read(CHUNK_BYTES)
+            while block := after:
+                after = file.read(CHUNK_BYTES)
+                if not after and not block.endswith(b"\n"):
+                    block += b"\n"  # the last line goes with those before it
                 lines, is_cut, tail = (rest + block).rpartition(b"\n")
                 rest = tail if is_cut else rest + block
                 if is_cut and not _is_one_text(lines):
