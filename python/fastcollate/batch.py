@@ -181,7 +181,7 @@ class Batch(ModelBatch[Array]):
         -------
         Findings
             A list, empty if nothing was found, which prints as a table, the worst first. Each
-            finding has ``kind``, ``severity`` (``"error"``, or ``"warning"`` if it is often right),
+            finding has ``kind``, ``severity`` (``"error"``, or ``"warning"`` if it can be right),
             ``rows`` (int64, all rows that have it; none if it concerns the whole batch),
             ``positions`` (int64, the first such token of each row, prompt included, or None),
             ``reasons`` (of the first three rows) and ``advice``. The kinds, explained in the guide

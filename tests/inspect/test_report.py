@@ -120,6 +120,7 @@ def test_chunks_change_nothing(tmp_path, monkeypatch, capsys):
     assert parts["merging"].pop("trees") != whole["merging"].pop("trees")  # of the first chunk
     for found in (whole, parts):
         del found["advice"]  # of layouts
+        del found["findings"][0]["examples"]  # up to three of each chunk
         for by_layout in found["layouts"].values():
             for name in ("packed", "tree"):  # chunks are packed by themselves
                 del by_layout[name]["positions"], by_layout[name]["padding"]
@@ -197,7 +198,9 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
         {"turns": 1, "number": 4, "mean": 1.0},
         {"turns": 2, "number": 1, "mean": 1.0},
     ]
-    assert rewards.pop("equal_prompts") == [{"uid": "p", "samples": 2, "reward": 1.0}]
+    assert rewards.pop("equal_prompts") == [
+        {"uid": "p", "samples": 2, "reward": 1.0, "rows": [2, 3]}
+    ]
     assert rewards.pop("std") == pytest.approx(0.4**0.5)
     assert rewards == {
         "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
@@ -295,13 +298,13 @@ def test_advice(tmp_path, recorded, capsys):
 
 
 def test_groups_of_equal_rewards(tmp_path, capsys):
-    rows = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "uids": list("aabb")}
+    rows = {"prompts": [[1], [1], [3], [3]], "responses": [[2]] * 4, "uids": list("aabb")}
     for rewards, is_said in ([1, 1, 0, 0], True), ([1, 1, 0, 1], False):
         pq.write_table(pa.table(rows | {"rewards": rewards}), tmp_path / "r.parquet")
         found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
         assert ("equal_rewards" in [one["kind"] for one in found["findings"]]) == is_said
         assert ("in each of 2 prompts, all samples have equal rewards" in page) == is_said
-        assert ("1 error, 1 warning: equal_rewards, duplicate" in page) == is_said
+        assert ("1 error: equal_rewards" in page) == is_said
 
 
 def test_one_row(tmp_path, capsys):
@@ -372,8 +375,10 @@ def test_weight_versions(tmp_path, capsys):
         found, page = report_of(path, tmp_path / "report.html", capsys)
         by_version = {names[1]: 2, names[2]: 3, names[0]: 1}
         assert found["versions"].pop("by_version") == by_version
-        assert found["versions"] == {"number": 3, "tokens": 6, "unknown": 0, **expected}
-        assert "6 trained tokens of 3 versions" in page
+        assert found["versions"] == {
+            "number": 3, "tokens": 6, "unknown": 0, "mixed": 1, **expected
+        }  # fmt: skip
+        assert "6 trained tokens of 3 versions; 1 response has several" in page
         assert ("versions old" in found["advice"][0]) == bool(expected)
 
 
@@ -389,6 +394,7 @@ def test_weight_versions_of_calls_and_tokens(first, second):
     outcomes.add(FileRows(1, calls))
     found = outcomes.figures()["versions"]
     assert found.pop("unknown") == is_part
+    assert found.pop("mixed") == 0
     known = {"latest": 7, "lag_mean": 2 / 3, "lag_max": 2, "by_version": {"7": 2, "5": 1}}
     assert found == {"number": 2, "tokens": 3, **known}
 
@@ -420,10 +426,15 @@ def test_findings_in_the_terminal(tmp_path, capsys):
     second = text.index("warning: duplicate in 1 row: row 2: it has the same tokens as row 1; drop")
     assert first < second  # the worst first
     assert text.endswith("3 rows: too few to choose a layout by. Write a report on a whole step.")
-    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 3
+    for severity in ("error", "warning"):
+        assert (
+            run(["report", str(path), "-o", str(tmp_path / "r.html"), "--fail-on", severity]) == 3
+        )
     del rows["logprobs"]  # leaves a warning
     good = written(tmp_path / "g.parquet", rows)
-    assert run(["report", str(good), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 0
+    for severity, code in (("error", 0), ("warning", 3)):
+        options = ["-o", str(tmp_path / "r.html"), "--fail-on", severity]
+        assert run(["report", str(good), *options]) == code
 
 
 @pytest.mark.parametrize(
@@ -456,12 +467,14 @@ def test_padding_is_found_without_its_token(pad, tmp_path, capsys):
         "responses": [row[::-1] + [pad] * (20 - len(row)) for row in rows],
     }
     found, _ = report_of(written(tmp_path / "r.parquet", padded), tmp_path / "r.html", capsys)
-    (finding,) = (one for one in found["findings"] if one["kind"] == "padded_column")
+    prompts, responses = (one for one in found["findings"] if one["kind"] == "padded_column")
     run = tally(20 - len(rows[0]), "token")
     first = f"its prompt begins with {run} of id {pad}, and all prompts have 20 tokens"
-    assert finding["examples"][0] == f"row 1: {first}"
-    assert finding["rows"][:30] == [row + 1 for row in range(30)]
-    assert finding["number"] == len(finding["rows"]) == 60  # prompts and responses
+    assert prompts["examples"][0] == f"row 1: {first}"
+    assert "its response ends with" in responses["examples"][0]
+    for one in (prompts, responses):
+        assert one["rows"] == [row + 1 for row in range(30)]
+        assert one["number"] == 30
     whole = {"prompts": rows, "responses": [[*row[::-1], 2] for row in rows]}
     found, _ = report_of(written(tmp_path / "r.parquet", whole), tmp_path / "r.html", capsys)
     assert [one["kind"] for one in found["findings"]] == []
@@ -721,9 +734,10 @@ def test_samples_of_no_group(tmp_path, capsys):
     path = written(tmp_path / "r.parquet", rows | {"uids": ["a", "b"]})
     found, page = report_of(path, tmp_path / "r.html", capsys)
     assert found["advice"][0].startswith("Every prompt has one sample:")
-    assert "No prompt has several samples with finite rewards." in page
+    assert "Every prompt has one sample." in page
     path = written(path, rows | {"uids": ["a", "a"], "rewards": [float("nan")] * 2})
-    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert "No prompt has several samples with finite rewards." in page
     assert "one sample" not in " ".join(found["advice"])
 
 
@@ -743,7 +757,7 @@ def test_outliers(tmp_path, capsys):
         "The longest row has 501 tokens, 167 times the 95th percentile. Cut or drop it if you can: "
         "it sets the width of padded rows, the capacity of bins, and how long ranks wait.",
     ]
-    assert "<title>4 to 500: 1 response</title>" in page
+    assert "<title>4 to 500: 1 row</title>" in page
     assert page.count("and above</text>") == 2  # responses and rows
 
 
@@ -756,3 +770,80 @@ def test_many_versions_are_plotted(tmp_path, capsys):
     _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
     assert "60 trained tokens of 2 versions." in page
     assert "<td>before</td><td>30</td><td>50.0%</td>" in page
+
+
+def test_prompts_and_their_ids(tmp_path, capsys):
+    """Groups of several prompts, and prompts of several groups, also in later chunks."""
+    rows = {
+        "prompts": [[1], [1], [3], [3], [5], [5]],
+        "responses": [[7, n] for n in range(6)],
+        "uids": list("aabacd"),
+    }
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    known = {one["kind"]: (one["rows"], one["examples"]) for one in found["findings"]}
+    assert known == {
+        "prompts_of_uid": ([4], ["row 4: it has another prompt than earlier rows of its uid, a"]),
+        "uids_of_prompt": (
+            [4, 6],
+            [
+                "row 4: earlier rows with its prompt have another uid than its own, a",
+                "row 6: earlier rows with its prompt have another uid than its own, d",
+            ],
+        ),
+    }
+    assert {one["severity"] for one in found["findings"]} == {"warning"}
+    del rows["uids"]
+    path = written(tmp_path / "r.parquet", rows | {"rewards": [0.0] * 6})
+    _, page = report_of(path, tmp_path / "r.html", capsys)
+    assert "name them with --uids. The file has 3 different prompts." in page
+
+
+def test_turns_without_trajectories(tmp_path, capsys):
+    rows = {
+        "prompts": [[1], [1, 2, 3], [1, 2, 3, 4], [5], [5, 6]],
+        "responses": [[2], [4], [8], [6], [7]],
+        "uids": list("aaabb"),
+    }
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    (finding,) = found["findings"]  # prompts of later turns are no other prompts
+    assert (finding["kind"], finding["rows"]) == ("turns_without_ids", [2, 3, 5])
+    assert finding["examples"][0] == "row 2: it continues row 1, as the next turn does"
+    assert found["advice"][0].startswith("Name the trajectories first")
+    path = written(tmp_path / "r.parquet", rows | {"trajectory_ids": list("aaabb")})
+    assert report_of(path, tmp_path / "r.html", capsys)[0]["findings"] == []
+
+
+def test_missing_logprobs(tmp_path, capsys):
+    """Those that are filled in are no NaN of the file."""
+    rows = {
+        "prompts": [[1], [2], [3], [4]],
+        "responses": [[5, 6]] * 4,
+        "logprobs": [[-0.5, -0.5], [-0.5], None, [-0.5, float("nan")]],
+    }
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    known = [(one["kind"], one["rows"]) for one in found["findings"]]
+    assert known == [("short_logprobs", [2]), ("missing_logprobs", [3]), ("nan", [4])]
+
+
+def test_columns_that_are_not_read(tmp_path, capsys):
+    rows = {"prompts": [[1]], "responses": [[2]], "reward": ["good"], "logprobs": [None], "x": [1]}
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    (finding,) = found["findings"]
+    assert (finding["kind"], finding["number"]) == ("unread_column", 2)
+    said = "not read: reward (text, not numbers), logprobs (null)"
+    assert finding["examples"] == [said]
+
+
+def test_rewards_of_any_size(tmp_path, capsys):
+    rows = {
+        "prompts": [[n + 1] for n in range(200)],
+        "responses": [[2]] * 200,
+        "rewards": [-1e6, *np.linspace(0, 1, 199).tolist()],
+        "advantages": [1.0, -1.0] * 100,
+    }
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert "The lowest reward, -1,000,000, is far" in found["advice"][0]
+    assert "and below</text>" in page
+    assert "and above</text>" not in page
+    assert "and below (from -1,000,000): " in page
+    assert "Advantages: mean 0, std 1, min -1, max 1; 0.0% are 0." in page

@@ -102,7 +102,7 @@ COMMANDS = {
     "report": (
         "Write an HTML report: advice, findings, rewards, log-probabilities, lengths and layouts.",
         "report rollouts.jsonl --tokenizer tokenizer.json -o report.html",
-        "report rollouts.parquet --rewards score --fail-on-findings",
+        "report rollouts.parquet --rewards score --fail-on error",
     ),
     "plan": (
         "Plan a training step on the rows of a file: mini-batches, ranks, bins and their load.",

@@ -31,6 +31,7 @@ from fastcollate.cli.reporting.wording import counted_findings, line_of, noun_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
+from fastcollate.inspect.findings import Severity
 
 
 @reads_columns
@@ -51,10 +52,14 @@ def report(
     capacity: Capacity = None,
     costs: CostsPath = None,
     as_json: AsJson = False,
-    fail: Annotated[
-        bool,
-        typer.Option("--fail-on-findings", help="Exit with 3 if a finding is an error."),
-    ] = False,
+    fail_on: Annotated[
+        Severity | None,
+        typer.Option(
+            "--fail-on",
+            metavar="SEVERITY",
+            help="Exit with 3 if there is an error, or with warning, if there is any finding.",
+        ),
+    ] = None,
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
@@ -81,12 +86,12 @@ def report(
         collector.add(rows)
     summary = collector.close(path.name, source.title, source.unread)
     write_whole(output, page_of(summary))
-    findings = summary.figures["findings"]
     if as_json:
         print_json({"report": str(output), **summary.figures}, indent=2)
     else:
         _print_summary(summary, output)
-    if fail and any(found["severity"] == "error" for found in findings):
+    found = {one["severity"] for one in summary.figures["findings"]}
+    if fail_on in found or (fail_on == "warning" and found):
         raise typer.Exit(3)
 
 

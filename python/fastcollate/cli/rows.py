@@ -13,7 +13,7 @@ from fastcollate.cli.schemas import flag
 from fastcollate.common.row_columns import IDS
 from fastcollate.plan.merge import Policy
 from fastcollate.plan.merging import MergePlan, merge_turns
-from fastcollate.rollouts.calls import Calls
+from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
@@ -79,9 +79,14 @@ class FileRows(NamedTuple):
             [name, *(f"{word} {ids[one][at]}" for one, word in IN_TITLES.items() if one in ids)]
         )
 
-    def build(self) -> Batch[Any]:
-        """Return the rows as a jagged batch, whose rewards per row are finite."""
+    def build(self, is_filled: bool = False) -> Batch[Any]:
+        """Return the rows as a jagged batch, whose rewards per row are finite.
+
+        With `is_filled`, also log-probabilities of rows that lack some.
+        """
         tokens, values = (self.calls.prompts, self.calls.responses), self.values
+        if is_filled and "logprobs" in values:
+            values["logprobs"] = self._filled(values["logprobs"])
         if "rewards" in values:
             values["rewards"] = _on_last_tokens(values["rewards"], tokens[1])
         return build_batch(
@@ -92,6 +97,13 @@ class FileRows(NamedTuple):
             **values,
             uids=self.ids.get("uids"),
         )
+
+    def _filled(self, logprobs: Ragged) -> Ragged:
+        """Return log-probabilities, with numbers in place of those that are missing."""
+        missing = self.calls.bad_logprobs[:, BAD_KINDS.index("missing")]
+        lacks = np.repeat(missing > 0, logprobs.lengths)
+        is_filler = lacks & np.isnan(logprobs.values)
+        return Ragged(np.where(is_filler, np.float32(-1), logprobs.values), logprobs.offsets)
 
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
         """Return the plan that merges turns of trajectories."""

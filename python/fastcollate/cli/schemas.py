@@ -118,9 +118,12 @@ def _with_columns_of_rows(
 def _why(key: str, first: Any, kinds: Mapping[str, str], fits: Fits) -> str:
     """Return why a column of a known name is not read, in parentheses; else nothing."""
     names = {path: name for name in ("rewards", *NUMBERS) for path in COLUMNS.columns[name]}
-    if key not in names or fits(COLUMNS, names[key], key) is not False:
+    if key not in names:
         return ""
-    value = first[key]
+    if (value := first[key]) is None:
+        return " (null)"
+    if fits(COLUMNS, names[key], key) is not False:
+        return ""
     if isinstance(value, dict):
         inner = next((one for one in value if fits(COLUMNS, names[key], f"{key}.{one}")), None)
         return " (a struct" + (f": pass {flag(names[key])} {key}.{inner})" if inner else ")")

@@ -158,7 +158,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
             return "it has no response token, so nothing trains"
         return f"none of its {tally(int(response_lens[row]), 'response token')} trains"
 
-    advice = "drop the row, or correct its loss_mask"
+    advice = "drop the row, or correct its response and loss_mask"
     yield from whole_rows("trains_nothing", rows, reason_of, advice)
 
 

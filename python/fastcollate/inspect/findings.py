@@ -22,16 +22,17 @@ Severity: TypeAlias = Literal["error", "warning"]
 ERRORS = (
     *("padded_column", "padded_row", "repeated_prompt", "all_masked", "labels_as_mask"),
     *("unmerged_turns", "equal_rewards", "negative_mask", "trains_padding", "trains_first_token"),
-    *("short_logprobs", "nan"),
+    *("short_logprobs", "missing_logprobs", "nan"),
     *("positive_logprob", "infinite_logprob", "zero_logprobs", "outside_vocabulary"),
     *("untrained_reward", "repeated_end"),
 )
 """Kinds of findings that are probable mistakes, those that do the most harm first."""
 
 WARNINGS = (
+    *("turns_without_ids", "prompts_of_uid", "uids_of_prompt", "unread_column"),
     *("shifted_logprobs", "weighted_labels", "trains_nothing", "cut_off", "duplicate", "padding"),
 )
-"""Kinds of findings that are often right."""
+"""Kinds of findings that can be right."""
 
 KINDS = (*ERRORS, *WARNINGS)
 """All kinds of findings, the worst first."""
@@ -80,7 +81,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """``"error"`` for a probable mistake, ``"warning"`` for what is often right."""
+        """``"error"`` for a probable mistake, ``"warning"`` for what can be right."""
         return severity_of(self.kind)
 
     @property

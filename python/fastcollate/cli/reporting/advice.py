@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fastcollate.cli.reporting.wording import batches_of, noun_of
+from fastcollate.cli.reporting.wording import batches_of, decimal, noun_of
 from fastcollate.common.arguments import tally
 
 LEAST_ROWS = 32
@@ -40,6 +40,8 @@ FIRST = {
     "padded_column": "Take the padding out first: lengths and layouts count it as tokens.",
     "padded_row": "Take the padding out first: lengths and layouts count it as tokens.",
     "repeated_prompt": "Cut the prompts off responses first: lengths and layouts depend on it.",
+    "turns_without_ids": "Name the trajectories first (--trajectory-ids, or --is-last-step): "
+    "rewards, rows and layouts depend on them.",
     "unmerged_turns": "Put the turns in order first: rows and layouts depend on it.",
 }
 """What to do first about findings that make figures on lengths and layouts worthless."""
@@ -110,8 +112,8 @@ def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
         for word, value in (("lowest", rewards["least"]), ("highest", rewards["most"])):
             if max(low - value, value - high) > FAR * (high - low) > 0:
                 yield Advice(
-                    f"The {word} reward, {value:.4g}, is far from most others ({low:.4g} to "
-                    f"{high:.4g}). Check it.",
+                    f"The {word} reward, {decimal(value)}, is far from most others "
+                    f"({decimal(low)} to {decimal(high)}). Check it.",
                     "rewards",
                 )
 

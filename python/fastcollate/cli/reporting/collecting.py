@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.cli.reporting.advice import advice_on, saves_rows
+from fastcollate.cli.reporting.advice import advice_on
+from fastcollate.cli.reporting.findings import FileFindings, in_file
 from fastcollate.cli.reporting.outcomes import Outcomes, RowRewards
+from fastcollate.cli.reporting.wording import decimal
 from fastcollate.cli.rows import FileRows, check_capacity
-from fastcollate.common.arguments import tally
 from fastcollate.inspect.batch_view import BatchView
-from fastcollate.inspect.findings import KINDS, Finding, severity_of, whole_rows
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -23,10 +22,7 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
-from fastcollate.rollouts.calls import BAD_KINDS, Calls
-from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
-from fastcollate.rows.padded_blocks import find_padding
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -48,8 +44,7 @@ VALUES = ("logprobs", "rewards", "loss_mask")
 
 MOST_TREES = 5
 MOST_SHOWN = 12
-MOST_EXAMPLES = 5
-"""Trajectories that are drawn, rows with findings that are shown, and examples of a kind."""
+"""Trajectories that are drawn, and rows with findings that are shown."""
 
 SMALLEST_CAPACITY = 16_384
 
@@ -135,7 +130,8 @@ class Collector:
         self._uids: set[Any] = set()
         self._trajectories = 0
         self._trees: list[str] = []
-        self._found: dict[tuple[str, str], dict[str, Any]] = {}
+        self._findings = FileFindings()
+        self._num_shown: Counter[str] = Counter()
         self._shown: list[ShownRow] = []
         self._extremes: dict[str, tuple[float, ShownRow]] = {}
 
@@ -190,40 +186,31 @@ class Collector:
     def _check(self, batch: Batch, rows: FileRows) -> None:
         """Add the findings of a chunk, and rows that have them."""
         first_row = rows.first_row
-        found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
-        calls, short = rows.calls, [*_short_logprobs(rows.calls)]
-        padded = *_padding("prompts", calls.prompts), *_padding("responses", calls.responses)
-        bad = _bad_rewards(rows.values.get("rewards"), calls.responses.lengths)
-        for finding in (*padded, *short, *bad, *found_in_batch):
-            kind, advice = finding.kind, finding.advice
-            if kind == "nan" and short and set(finding.rows) <= set(short[0].rows):
-                continue  # filled in for what is missing
-            found = self._found.setdefault((kind, advice), _finding(kind, 0, [], advice))
-            shown = [_in_file(one, first_row) for one in finding.shown]
-            found["examples"] += shown[: MOST_EXAMPLES - len(found["examples"])]
-            found["rows"] += (finding.rows + first_row).tolist()
-            reasons = list(zip(finding.rows[:2].tolist(), finding.reasons, strict=False))
-            for row, reason in reasons[: max(2 - found["number"], 0)]:
+        in_batch = rows.build(is_filled=True).check(self.vocab_size, self.eos_token_ids)
+        for finding in self._findings.add(rows, in_batch):
+            kind = finding.kind
+            for row, reason in zip(finding.rows[:2].tolist(), finding.reasons, strict=False):
                 is_known = any(one.row == row + first_row for one in self._shown)
-                if len(self._shown) < MOST_SHOWN and not is_known:
-                    why = f"{kind}: {_in_file(reason, first_row)}"
-                    fields = [name for name in VALUES if name in reason and name in batch]
-                    self._shown.append(self._view(batch, rows, row, why, fields))
-            found["number"] += finding.number
+                if is_known or len(self._shown) == MOST_SHOWN or self._num_shown[kind] == 2:
+                    continue
+                self._num_shown[kind] += 1
+                why = f"{kind}: {in_file(reason, first_row)}"
+                fields = [name for name in VALUES if name in reason and name in batch]
+                self._shown.append(self._view(batch, rows, row, why, fields))
 
     def _show_extremes(
         self, batch: Batch, rows: FileRows, lens: Integers, rewards: RowRewards | None
     ) -> None:
         """Keep the longest row, and those with the lowest and the highest reward."""
         longest = int(lens.argmax())
-        found = [("longest row", "{:,.0f} tokens", longest, float(lens[longest]), 1)]
+        found = [("longest row", " tokens", longest, float(lens[longest]), 1)]
         if rewards is not None and np.isfinite(rewards.values).any():
             low, high = int(np.nanargmin(rewards.values)), int(np.nanargmax(rewards.values))
             for name, at, sign in (("lowest reward", low, -1), ("highest reward", high, 1)):
-                found.append((name, "{:.4g}", int(rewards.rows[at]), rewards.values[at], sign))
-        for name, words, row, value, sign in found:
+                found.append((name, "", int(rewards.rows[at]), rewards.values[at], sign))
+        for name, unit, row, value, sign in found:
             if name not in self._extremes or sign * value > self._extremes[name][0]:
-                why = f"{name}: {words.format(value)}"
+                why = f"{name}: {decimal(value)}{unit}"
                 self._extremes[name] = sign * value, self._view(batch, rows, row, why)
 
     def _view(
@@ -261,6 +248,7 @@ class Collector:
             "unread": list(unread),
             "turns": len(prompt_lens),
             "prompts": len(self._uids) or None,
+            "different_prompts": self._findings.num_prompts,
             "trajectories": self._trajectories or None,
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
@@ -287,12 +275,7 @@ class Collector:
             },
             "shown_rows": [{"row": one.row, "why": one.why} for one in shown],
         }
-        found = [
-            *self._found.values(),
-            *_equal_rewards(figures["rewards"]),
-            *_unmerged(figures["merging"]),
-        ]
-        figures["findings"] = sorted(found, key=lambda one: KINDS.index(one["kind"]))
+        figures["findings"] = self._findings.all(figures["rewards"], figures["merging"], unread)
         figures["advice"] = [one.text for one in advice_on(figures)]
         outcomes = self._outcomes
         return Summary(
@@ -400,12 +383,6 @@ class Collector:
         return loads, plan
 
 
-def _finding(kind: str, number: int, examples: list[str], advice: str) -> dict[str, Any]:
-    """Return a kind of finding, with the rows of the file that have it."""
-    known = {"kind": kind, "severity": severity_of(kind), "number": number, "rows": []}
-    return {**known, "examples": examples, "advice": advice}
-
-
 def _bins(plan: StepPlan) -> dict[str, Any]:
     """Return the number of bins of a step, all as wide as the fullest, and their padding."""
     assert plan.bin_offsets is not None
@@ -414,84 +391,6 @@ def _bins(plan: StepPlan) -> dict[str, Any]:
     return {"number": number, "width": plan.bin_width, "padding": padding}
 
 
-def _padding(name: str, column: Ragged) -> Iterator[Finding]:
-    """Find a column that was padded to one length, with the token at most edges of rows."""
-    rows = np.flatnonzero(column.lengths)
-    edges = column.values[np.stack([column.offsets[rows], column.offsets[rows + 1] - 1])]
-    ids, counts = np.unique(edges, return_counts=True)
-    if len(ids) == 0:
-        return
-    pad = int(ids[counts.argmax()])
-    if (found := find_padding(name, column, pad)) is None:
-        return
-    is_left = found[1] == "left"
-
-    def reason(row: int) -> str:
-        tokens = column[row] if is_left else column[row][::-1]
-        run = tally(int(np.argmin(np.append(tokens == pad, False))), "token")
-        edge = f"{'begins' if is_left else 'ends'} with {run} of id {pad}"
-        return f"its {name.removesuffix('s')} {edge}, and all {name} have {len(tokens):,} tokens"
-
-    padded = rows[edges[0 if is_left else 1] == pad]
-    advice = "write rows without padding: here it counts as tokens, and would train"
-    yield from whole_rows("padded_column", padded, reason, advice)
-
-
-def _bad_rewards(rewards: Any, lens: Integers) -> Iterator[Finding]:
-    """Find rewards of rows with tokens that are not finite; the batch has those per token."""
-    if rewards is None or isinstance(rewards, Ragged):
-        return
-    rewards = np.asarray(rewards, np.float64)
-    advice = "check where rewards are computed: one of them makes all advantages of its prompt NaN"
-    yield from whole_rows(
-        "nan",
-        np.flatnonzero(~np.isfinite(rewards) & (lens > 0)),
-        lambda row: f"its reward is {'NaN' if np.isnan(rewards[row]) else rewards[row]}",
-        advice,
-    )
-
-
-def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield a finding if no prompt has samples with different rewards."""
-    if rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]:
-        prompts = tally(rewards["groups"], "prompt")
-        example = f"in each of {prompts}, all samples have equal rewards"
-        advice = "check the rewards: advantages within groups (GRPO) are 0, and nothing trains"
-        yield _finding("equal_rewards", rewards["groups"], [example], advice)
-
-
-def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield a finding if no turn of several continues the one before it."""
-    if merging is None or saves_rows(merging):
-        return
-    if (number := merging["num_turns"] - merging["num_trajectories"]) > 0:
-        example = f"none of {tally(number, 'later turn')} continues the turn before it"
-        advice = (
-            "check that the turns of a trajectory are in order, and that prompts hold all earlier "
-            "turns"
-        )
-        yield _finding("unmerged_turns", number, [example], advice)
-
-
-def _short_logprobs(calls: Calls) -> Iterator[Finding]:
-    """Find calls with fewer log-probabilities than tokens, which were filled up with NaN."""
-    lens, missing = calls.responses.lengths, calls.bad_logprobs[:, BAD_KINDS.index("missing")]
-
-    def reason(row: int) -> str:
-        values = tally(int(lens[row] - missing[row]), "value")
-        return f"logprobs has {values} for {tally(int(lens[row]), 'response token')}"
-
-    rows = np.flatnonzero((missing > 0) & (missing < lens))
-    advice = "write one per response token: if the first is missing, all others are shifted"
-    return whole_rows("short_logprobs", rows, reason, advice)
-
-
 def _spread(lens: Integers) -> dict[str, float]:
     middle, most = np.percentile(lens, [50, 95]).tolist()
     return {"median": middle, "p95": most, "longest": int(lens.max())}
-
-
-def _in_file(reason: str, first_row: int) -> str:
-    """Return a reason with row numbers of the file, not of the chunk."""
-    reason = reason.removeprefix("batch: ")
-    return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + first_row}", reason)

@@ -85,12 +85,14 @@ class Outcomes:
         self._lens: list[NDArray[Any]] = []
         self._turns: list[NDArray[Any]] = []
         self._groups: list[Any] = []
+        self._last_rows: list[int] = []
         self._reasons: Counter[str] = Counter()
         self._last_reasons: list[str] = []
         self._logprobs, self._advantages = Numbers(), Numbers()
         self._rare, self._rows_of_zeros = 0, 0
         self.logprob_bars = np.zeros(BARS, np.int64)
         self._versions: Counter[str] = Counter()
+        self._mixed = 0
 
     def add(self, rows: FileRows) -> RowRewards | None:
         """Add rows of whole trajectories; return their rewards, if there are any."""
@@ -108,7 +110,8 @@ class Outcomes:
             is_ragged = isinstance(advantages, Ragged)
             numbers = np.asarray(advantages.values if is_ragged else advantages, np.float64)
             self._advantages.add(numbers, np.isfinite(numbers))
-        reasons = [str(one) for one in calls.columns.get("finish_reasons", ())]
+        given = calls.columns.get("finish_reasons", ())
+        reasons = ["(null)" if one is None else str(one) for one in given]
         self._reasons.update(reasons)
         if "rewards" not in values:
             return None
@@ -125,9 +128,12 @@ class Outcomes:
                 else (one, trains[at : at + 1])
                 for at, one in enumerate(given)
             ]
+        found = Counter[str]()
         for version, of in spans:
             name = str(version) if _is_known(version) else UNKNOWN
-            self._versions[name] += int(np.count_nonzero(of))
+            found[name] += int(np.count_nonzero(of))
+        self._versions += found
+        self._mixed += len((+found).keys() - {UNKNOWN}) > 1
 
     def _add_logprobs(self, logprobs: Ragged, trains: NDArray[np.bool_]) -> None:
         values = logprobs.values[trains]
@@ -159,6 +165,7 @@ class Outcomes:
         self._turns.append(np.bincount(of_turn, minlength=len(last)))
         uids = ids.get("uids", [None] * len(lens))
         self._groups += [uids[row] for row in last.tolist()]
+        self._last_rows += (last + rows.first_row).tolist()
         self._last_reasons += [reasons[row] for row in last.tolist()] if reasons else []
         return RowRewards(last, (self._sums if self._are_summed else self._lasts)[-1])
 
@@ -177,14 +184,16 @@ class Outcomes:
 
     def group_means(self) -> NDArray[np.float64]:
         """Return the mean reward of each prompt with several samples."""
-        return np.array([np.mean(found) for found in self._several().values()], np.float64)
+        rewards = self.rewards()
+        return np.array([rewards[found].mean() for found in self._several().values()], np.float64)
 
-    def _several(self) -> dict[Any, list[float]]:
-        """Return the finite rewards of each prompt that has several."""
-        groups: dict[Any, list[float]] = {}
-        for uid, reward in zip(self._groups, self.rewards().tolist(), strict=True):
-            if _is_id(uid) and np.isfinite(reward):
-                groups.setdefault(uid, []).append(reward)
+    def _several(self) -> dict[Any, list[int]]:
+        """Return the samples with finite rewards of each prompt that has several."""
+        groups: dict[Any, list[int]] = {}
+        is_finite = np.isfinite(self.rewards()).tolist()
+        for at, uid in enumerate(self._groups):
+            if _is_id(uid) and is_finite[at]:
+                groups.setdefault(uid, []).append(at)
         return {uid: found for uid, found in groups.items() if len(found) > 1}
 
     def figures(self) -> dict[str, Any]:
@@ -221,6 +230,7 @@ class Outcomes:
             "number": len(versions),
             "tokens": tokens,
             "unknown": unknown,
+            "mixed": self._mixed,
             "by_version": dict(versions.most_common()),
         }
         if not all(name.isascii() and name.isdecimal() for name in versions):
@@ -237,8 +247,17 @@ class Outcomes:
         turns = np.concatenate(self._turns)
         is_finite = np.isfinite(rewards)
         several = self._several()
-        equal = {uid: found for uid, found in several.items() if len(set(found)) == 1}
-        at = [found[0] for found in equal.values()]
+        equal = {uid: of for uid, of in several.items() if np.ptp(rewards[of]) == 0}
+        at = [float(rewards[of[0]]) for of in equal.values()]
+        prompts = [
+            {
+                "uid": str(uid),
+                "samples": len(of),
+                "reward": float(rewards[of[0]]),
+                "rows": [self._last_rows[one] for one in of],
+            }
+            for uid, of in list(equal.items())[:MOST_PROMPTS]
+        ]
         rewards, lens, turns = rewards[is_finite], lens[is_finite], turns[is_finite]
         # Rows of equal lengths stay together.
         ends = np.quantile(lens, np.arange(1, PARTS) / PARTS, method="lower") if len(lens) else []
@@ -268,10 +287,7 @@ class Outcomes:
             "equal_groups": len(equal),
             "equal_at_least": at.count(float(known.get("least", np.nan))),
             "equal_at_most": at.count(float(known.get("most", np.nan))),
-            "equal_prompts": [
-                {"uid": str(uid), "samples": len(found), "reward": found[0]}
-                for uid, found in list(equal.items())[:MOST_PROMPTS]
-            ],
+            "equal_prompts": prompts,
             "by_length": [
                 {
                     "shortest": int(lens[part].min()),

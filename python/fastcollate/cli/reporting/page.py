@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fastcollate.cli.reporting.plots import columns, histogram, of_lags, of_logp
 from fastcollate.cli.reporting.wording import (
     batches_of,
     counted_findings,
+    decimal,
     line_of,
     noun_of,
     read_as,
@@ -58,6 +59,9 @@ DOUBTED = ("Lengths", "Padding by layout", "Merging", "Ranks")
 
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
+
+MOST_NUMBERS = 4
+"""Rows of a prompt that are listed."""
 
 MOST_LISTED = 12
 """Rows of a table of versions, or of numbers of turns."""
@@ -128,7 +132,7 @@ def _head(figures: Mapping[str, Any]) -> str:
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
-        cards.append(("mean reward", f"{rewards['mean']:.3g}"))
+        cards.append(("mean reward", decimal(rewards["mean"])))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
@@ -168,9 +172,10 @@ def _options(figures: Mapping[str, Any]) -> Iterator[str]:
 def _lengths(summary: Summary) -> Iterator[str]:
     rows = "Rows, merged" if summary.figures["merging"] else "Rows"
     titles = ("Prompts", "Responses", rows)
+    nouns = (noun_of(summary.figures), noun_of(summary.figures), "row")
     plots = (
-        element("div", text("h3", title) + histogram(values, what.removesuffix("s")))
-        for title, (what, values) in zip(titles, summary.lengths.items(), strict=True)
+        element("div", text("h3", title) + histogram(values, noun))
+        for title, noun, values in zip(titles, nouns, summary.lengths.values(), strict=True)
     )
     yield element("div", "".join(plots), "grid")
     figures = summary.figures
@@ -199,7 +204,7 @@ def _share(number: int, summary: Summary) -> str:
 
 def _mean(of_reason: Mapping[str, Any]) -> str:
     mean = of_reason["mean_reward"]
-    return "" if mean is None else f"{mean:.3g}"
+    return "" if mean is None else decimal(mean)
 
 
 def _rewards(summary: Summary) -> Iterator[str]:
@@ -219,7 +224,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
     if "mean" in rewards:
         plot = of_rewards(summary.rewards[np.isfinite(summary.rewards)], what)
         numbers = {"least": "min", "median": "median", "mean": "mean", "std": "std", "most": "max"}
-        line = ", ".join(f"{word} {rewards[name]:.3g}" for name, word in numbers.items())
+        line = ", ".join(f"{word} {decimal(rewards[name])}" for name, word in numbers.items())
         drawn.append(text("h3", f"Rewards of {what}{of}") + plot + _note(line))
     if len(summary.group_means) > 0:
         plot = of_rewards(summary.group_means, "prompts")
@@ -234,26 +239,33 @@ def _rewards(summary: Summary) -> Iterator[str]:
         note = _note(f"and {more:,} larger numbers of turns") if more > 0 else ""
         drawn.append(text("h3", "By number of turns") + _means("turns", what, parts) + note)
     yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
-    if summary.figures["prompts"] is None:
-        yield text(
-            "p", "No prompt ids, so groups of samples are not known: name their column with --uids."
-        )
+    figures = summary.figures
+    if figures["prompts"] is None:
+        rows, prompts = figures["turns"], figures["different_prompts"]
+        of = f" The file has {tally(prompts, 'different prompt')}." if 0 < prompts < rows else ""
+        missing = "No prompt ids, so groups of samples are not known: name them with --uids."
+        yield text("p", missing + of)
+    elif rewards["most_samples"] == 1:
+        yield text("p", "Every prompt has one sample.")
     elif rewards["groups"] == 0:
         yield text("p", "No prompt has several samples with finite rewards.")
     else:
         yield from _groups(rewards)
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
         zero = f"{advantages['zero'] / advantages['number']:.1%}"
+        noise = 1e-6 * advantages["std"]  # a mean of float32
+        mean, std, least, most = (
+            decimal(advantages[name], noise) for name in ("mean", "std", "least", "most")
+        )
         yield text(
             "p",
-            f"Advantages: mean {advantages['mean']:.3g}, std {advantages['std']:.3g}, min "
-            f"{advantages['least']:.3g}, max {advantages['most']:.3g}; {zero} are 0.",
+            f"Advantages: mean {mean}, std {std}, min {least}, max {most}; {zero} are 0.",
         )
 
 
 def _means(of: str, what: str, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     """Return a table of the mean rewards of parts."""
-    lines = [(name, f"{part['number']:,}", f"{part['mean']:.3g}") for name, part in parts]
+    lines = [(name, f"{part['number']:,}", decimal(part["mean"])) for name, part in parts]
     return table((of, what, "mean reward"), lines)
 
 
@@ -267,8 +279,8 @@ def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     ends = ""
     if rewards["least"] < rewards["most"]:
         least, most = (
-            f"{rewards[f'equal_at_{end}'] or 'none'} with the {word} reward, {rewards[end]:.3g}"
-            for end, word in (("least", "lowest"), ("most", "highest"))
+            f"{rewards[f'equal_at_{end}'] or 'none'} with the {word}, {decimal(rewards[end])}"
+            for end, word in (("least", "lowest reward"), ("most", "highest reward"))
         )
         ends = f": {least}; {most}"
     yield text(
@@ -277,10 +289,19 @@ def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
         f"advantages are 0{ends}.",
     )
     shown = rewards["equal_prompts"]
-    lines = [(one["uid"], f"{one['samples']:,}", f"{one['reward']:.3g}") for one in shown]
+    lines = [
+        (one["uid"], f"{one['samples']:,}", decimal(one["reward"]), _listed(one["rows"]))
+        for one in shown
+    ]
     first = "" if len(shown) == rewards["equal_groups"] else f"The first {len(shown)} "
     title = f"{first}prompts with equal rewards".capitalize()
-    yield fold(title, table(("prompt", "samples", "reward"), lines))
+    yield fold(title, table(("prompt", "samples", "reward", "rows"), lines))
+
+
+def _listed(rows: Sequence[int]) -> str:
+    """List the first of some rows."""
+    first = ", ".join(f"{row:,}" for row in rows[:MOST_NUMBERS])
+    return first + (" ..." if len(rows) > MOST_NUMBERS else "")
 
 
 def _logprobs(summary: Summary) -> Iterator[str]:
@@ -312,6 +333,8 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
     tokens = f"{versions['tokens']:,} trained tokens of {tally(versions['number'], 'version')}"
     unknown = f"; of {versions['unknown']:,} more it is unknown" if versions["unknown"] else ""
     by_version = list(versions["by_version"].items())
+    if mixed := versions["mixed"]:
+        unknown += f"; {tally(mixed, 'response')} {'has' if mixed == 1 else 'have'} several"
     if "latest" not in versions:
         yield text("p", f"{tokens}{unknown}.")
         lines = [(name, f"{count:,}", _of(count, versions)) for name, count in by_version]
@@ -329,11 +352,12 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
         yield text("h3", "Tokens by versions behind the newest")
         yield of_lags(behind)
         return
+    so_far = accumulate(count for _, count in behind)
     yield table(
-        ("version", "behind", "tokens", "share"),
+        ("version", "behind", "tokens", "share", "up to here"),
         [
-            (f"{latest - lag}", f"{lag:,}", f"{count:,}", _of(count, versions))
-            for lag, count in behind
+            (f"{latest - lag}", f"{lag:,}", f"{count:,}", _of(count, versions), _of(all_, versions))
+            for (lag, count), all_ in zip(behind, so_far, strict=True)
         ],
     )
 

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.cli.reporting.advice import FAR
 from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
-from fastcollate.cli.reporting.wording import short, span
+from fastcollate.cli.reporting.wording import decimal, short, span
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.markup import table, text
 from fastcollate.rows.lengths import Integers
@@ -129,19 +130,38 @@ def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
     if len(distinct) <= min(FEW, max(len(rewards) // 2, 3)):
         shares = number / len(rewards)
         rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
-        lines = [(f"{value:.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
+        lines = [(f"{value:,.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
         return table(("reward", what, "share"), lines)
-    low, high = float(distinct[0]), float(distinct[-1])
+    low, high = _most_of(rewards)
     are_whole = high - low < BARS and bool((distinct == np.floor(distinct)).all())
-    bins = np.arange(low, high + 2) - 0.5 if are_whole else BARS // 2
-    counts, edges = np.histogram(rewards, bins)
-    titles = [
-        f"{f'{low + at:g}' if are_whole else f'{start:.3g} to {end:.3g}'}: {count:,} {what}"
-        for at, ((start, end), count) in enumerate(
-            zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
-        )
+    bins = np.arange(low, high + 2) - 0.5 if are_whole else np.linspace(low, high, BARS // 2 + 1)
+    counts, edges = np.histogram(np.clip(rewards, low, high), bins)
+    names = [
+        f"{low + at:g}" if are_whole else f"{decimal(start)} to {decimal(end)}"
+        for at, (start, end) in enumerate(pairwise(edges.tolist()))
     ]
-    return columns(counts.tolist(), titles, _ticks(float(edges[0]), float(edges[-1])))
+    ticks = _ticks(float(edges[0]), float(edges[-1]))
+    if low > distinct[0]:
+        names[0] += f", and below (from {decimal(float(distinct[0]))})"
+        ticks = [(0.0, "and below"), *(one for one in ticks if one[0] > 0.25)]
+    if high < distinct[-1]:
+        names[-1] += f", and above (to {decimal(float(distinct[-1]))})"
+        ticks = [*(one for one in ticks if one[0] < 0.75), (1.0, "and above")]
+    noun = what.removesuffix("s") if what != "trajectories" else "trajectory"
+    titles = [
+        f"{name}: {tally(count, noun, what)}"
+        for name, count in zip(names, counts.tolist(), strict=True)
+    ]
+    return columns(counts.tolist(), titles, ticks)
+
+
+def _most_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the range of rewards, or of 98% of them if others are far away."""
+    low, high = float(rewards.min()), float(rewards.max())
+    least = float(np.quantile(rewards, 0.01, method="higher"))
+    most = float(np.quantile(rewards, 0.99, method="lower"))
+    far = FAR * (most - least)
+    return least if least - low > far > 0 else low, most if high - most > far > 0 else high
 
 
 def of_logprobs(bars: NDArray[np.int64], has_positive: bool) -> str:

@@ -42,9 +42,16 @@ def span(least: int, most: int) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
+def decimal(number: float, noise: float = 0.0) -> str:
+    """Format a number of any size; up to `noise`, it is 0."""
+    if abs(number) <= noise:
+        return "0"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def short(number: float) -> str:
     """Format a number of tokens, or of what a plot counts."""
     for size, unit in ((1e9, " G"), (1e6, " M")):
         if number >= size:
             return f"{number / size:.1f}{unit}"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
