@@ -316,9 +316,9 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         yield text("h3", "Tokens by log-probability")
         yield of_logprobs(summary.logprob_bars, logprobs["most"] > 0)
         rare = f"{tally(logprobs['rare'], 'token')} ({logprobs['rare'] / logprobs['number']:.2%})"
+        mean, least, most = (decimal(logprobs[name], 1e-5) for name in ("mean", "least", "most"))
         yield _note(
-            f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
-            f"{logprobs['most']:.3g}; {rare} had a probability below 1%"
+            f"mean {mean} per token, min {least}, max {most}; {rare} had a probability below 1%"
         )
     bad, zero = (logprobs[name] for name in ("bad", "zero"))
     of = f"of {logprobs['number']:,} trained tokens"
