@@ -280,6 +280,8 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("bad_logprobs", bad.reshape([calls.bad.len(), KINDS])?)?;
     columns.set_item("prompts", rows(py, calls.prompts)?)?;
     columns.set_item("responses", rows(py, calls.responses)?)?;
+    let is_padded = !calls.attention.values.is_empty();
+    columns.set_item("attention", is_padded.then(|| rows(py, calls.attention)).transpose()?)?;
     columns.set_item("are_whole", calls.whole.is_some())?;
     columns.set_item("have_prompts", PyArray1::from_vec(py, calls.have_prompts))?;
     Ok(columns)

@@ -160,16 +160,20 @@ def test_names_that_are_given(tmp_path, capsys):
 def test_padded_rows_of_verl(tmp_path, capsys):
     """Prompts are padded on the left to 4 tokens, responses on the right to 2."""
     lens = [(len(p), len(r)) for p, r in zip(TABLE["prompts"], TABLE["responses"], strict=True)]
+    rewards = [[0.0] * (r - 1) + [1.0] for _, r in lens]
     table = {
         "prompts": [[0] * (4 - len(row)) + row for row in TABLE["prompts"]],
         "responses": [row + [0] * (2 - len(row)) for row in TABLE["responses"]],
         "response_mask": [row + [0] * (2 - len(row)) for row in TABLE["loss_mask"]],
+        "token_level_rewards": [row + [0.0] * (2 - len(row)) for row in rewards],
+        "advantages": [row + [0.0] * (2 - len(row)) for row in rewards],
         "attention_mask": [[0] * (4 - p) + [1] * (p + r) + [0] * (2 - r) for p, r in lens],
     }
     found = rows_of(write(tmp_path / "r.parquet", table), capsys)
     assert [row["prompt"] for row in found] == TABLE["prompts"]
     assert [row["response"] for row in found] == TABLE["responses"]
     assert [row["loss_mask"] for row in found] == TABLE["loss_mask"]
+    assert [row["rewards"] for row in found] == rewards
 
 
 @pytest.mark.parametrize("how", ["mask", "prompt_lens", "neither"])

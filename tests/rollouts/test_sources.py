@@ -351,6 +351,22 @@ def test_values_over_padding():
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_rewards_advantages_and_labels_over_padding(form):
+    schema = Schema(
+        prompts="p", responses="r", attention_mask="a", labels="l",
+        rewards="token_level_rewards", advantages="advantages",
+    )  # fmt: skip
+    body = {"p": [0, 7], "r": [3, 4, 5, 0], "a": [0, 1, 1, 1, 1, 0]}
+    body |= {"token_level_rewards": [0, 0, 2.5, 0], "advantages": [1, 2, 3, 0]}
+    calls = FORMS[form](body | {"l": [-100, 4, 5, -100]}, schema=schema)
+    assert calls.rewards.to_list() == [[0, 0, 2.5]]
+    assert calls.advantages.to_list() == [[1, 2, 3]]
+    assert calls.loss_mask.to_list() == [[0, 1, 1]]
+    with pytest.raises(ValueError, match=r"5 rewards, but its response has 3 .* none for padding"):
+        FORMS[form](body | {"token_level_rewards": [0] * 5}, schema=schema)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_sequences_beside_their_prompt_or_response(form):
     """The other part is what is left of the sequence; a mask may span it, or the response."""
     for padding in ([], [0]):
@@ -386,8 +402,11 @@ def test_padding_of_sequences():
                 form(padded | length, schema=schema)
         with pytest.raises(ValueError, match=r"attention mask of 4 items, but .* have 5 tokens"):
             form(padded | {"a": [1] * 4}, schema=schema)
-    with pytest.raises(ValueError, match=r"5 labels, but its response has 3 .* none for padding"):
-        read([{"input_ids": padded["s"], "attention_mask": padded["a"], "labels": padded["s"]}])
+    labels = [-100, -100, 3, 4, -100]
+    for form in FORMS.values():
+        body = {"input_ids": padded["s"], "attention_mask": padded["a"], "labels": labels}
+        calls = form(body, schema="columns")
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[7]], [[3, 4]])
 
 
 @pytest.mark.parametrize("known", [{"prompt_len": 1}, {"loss_mask": [0, 1, 1]}])

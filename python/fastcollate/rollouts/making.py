@@ -60,7 +60,7 @@ class Options(NamedTuple):
 
 def calls_of(
     found: Mapping[str, Any],
-    kept: Mapping[str, Sequence[Any]],
+    kept: Mapping[str, Any],
     schema: Schema,
     options: Options,
     place: Place,
@@ -76,21 +76,25 @@ def calls_of(
     if schema.are_nodes:
         found, kept = _rows_of_nodes(found, kept, schema, options, place)
     prompts, responses = _prompts(found, options.prompts, place), Ragged(*found["responses"])
+    attention = None if found["attention"] is None else Ragged(*found["attention"])
     for name in ("uids", "trajectory_ids"):
         if isinstance(kept.get(name), list):
             kept[name] = list(map(_id, kept[name]))
     numbers, mask = found["logprobs"], found["loss_mask"]
     labels = kept.pop("labels", ())
-    have_labels = any(one is not None for one in labels)
-    if have_labels and found.get("are_whole"):
-        rows = _of_responses("labels", _rows_of("labels", labels), prompts, responses)
+    label_rows = None
+    if any(one is not None for one in labels):
+        label_rows = _rows_of("labels", labels, attention)
+    if label_rows is not None and found.get("are_whole"):
+        rows = _of_responses("labels", label_rows, prompts, responses)
         prompts, responses, is_kept = _split_by_labels(rows, responses)
         numbers, mask = (one if one is None else one[is_kept] for one in (numbers, mask))
     for name in ("rewards", "advantages"):
-        if name in kept:
-            kept[name] = _along(name, kept[name], prompts, responses)
-    if have_labels:
-        mask = _mask_of_labels(labels, mask, prompts, responses)
+        if any(isinstance(one, (list, tuple, np.ndarray)) for one in kept.get(name, ())):
+            rows = _rows_of(name, kept[name], attention)
+            kept[name] = _of_responses(name, rows, prompts, responses)
+    if label_rows is not None:
+        mask = _mask_of_labels(label_rows, mask, prompts, responses)
     if mask is not None and ((mask == 0) | (mask == 1)).all():
         mask = mask.astype(np.int32)
     calls = Calls(
@@ -135,19 +139,21 @@ def _prompts(found: Mapping[str, Any], given: Any, place: Place) -> Ragged:
     return rows
 
 
-def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged) -> Any:
-    """Return one value per call, or per response token where a source has one per token."""
-    if not any(isinstance(one, (list, tuple, np.ndarray)) for one in column):
-        return column
-    return _of_responses(name, _rows_of(name, column), prompts, responses)
-
-
-def _rows_of(name: str, column: Sequence[Any]) -> Ragged:
-    """Return the values of each call, none for None."""
+def _rows_of(name: str, column: Sequence[Any], attention: Ragged | None) -> Ragged:
+    """Return the values of each call, none for None, and without those on a response's padding."""
     try:
-        return ragged([[] if one is None else one for one in column])
+        rows = ragged([[] if one is None else one for one in column])
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}{str(error).removeprefix('x')}") from None
+    if attention is None:
+        return rows
+    is_padded = rows.lengths == attention.lengths
+    is_kept = np.ones(len(rows.values), bool)
+    is_kept[np.repeat(is_padded, rows.lengths)] = (
+        attention.values[np.repeat(is_padded, attention.lengths)] != 0
+    )
+    ends = offsets_of(is_kept)[rows.offsets]
+    return Ragged(rows.values[is_kept], ends)
 
 
 def _of_responses(name: str, rows: Ragged, prompts: Ragged, responses: Ragged) -> Ragged:
@@ -180,7 +186,7 @@ def _split_by_labels(labels: Ragged, sequences: Ragged) -> tuple[Ragged, Ragged,
 
 
 def _mask_of_labels(
-    labels: Sequence[Any], mask: Any, prompts: Ragged, responses: Ragged
+    rows: Ragged, mask: Any, prompts: Ragged, responses: Ragged
 ) -> NDArray[np.float32]:
     """Return the loss mask that labels stand for, which is 0 where they are -100.
 
@@ -189,7 +195,6 @@ def _mask_of_labels(
     ValueError
         If labels are shifted, train tokens of a prompt, or train others than a mask.
     """
-    rows = _rows_of("labels", labels)
     found = _of_responses("labels", rows, prompts, responses)
     trains = found.values != IGNORE_INDEX
     wrong = trains & (found.values != responses.values)

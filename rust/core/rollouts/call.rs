@@ -229,6 +229,11 @@ impl<'a> Call<'a> {
 }
 
 impl Tokens<'_> {
+    /// The attention mask of the response with its padding; empty without one.
+    pub fn attention(&self) -> &[f32] {
+        self.padding.map_or(&[], |(mask, split)| &mask[split..])
+    }
+
     /// One value for each response token: of values over the response, over the whole sequence, or
     /// over the tokens at 1 of `mask`.
     ///

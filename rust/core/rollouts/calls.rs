@@ -64,6 +64,8 @@ pub struct Calls {
     pub have_prompts: Vec<bool>,
     /// Token ids of responses.
     pub responses: Rows<i32>,
+    /// Attention masks of responses with their padding; empty where a call has none.
+    pub attention: Rows<f32>,
     /// Log-probabilities of response tokens; NaN where there is none.
     pub logprobs: Vec<f32>,
     /// The number of log-probabilities that each call has.
@@ -205,6 +207,7 @@ impl Calls {
         add(&mut self.have_prompts, tokens.prompt.is_some())?;
         self.prompts.push(prompt)?;
         self.responses.push(&tokens.response)?;
+        self.attention.push(tokens.attention())?;
         add(&mut self.places, place)
     }
 
