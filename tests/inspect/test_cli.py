@@ -437,11 +437,11 @@ ERRORS = {
     ),
     "no such column": (
         ["view", "r.parquet", "--prompts", "ids"],
-        "r.parquet has no column 'ids' (--prompts); name one of prompts (list",
+        "--prompts is 'ids', but r.parquet has no such column; name one of prompts (list",
     ),
     "another type": (
         ["view", "r.parquet", "--prompts", "uids"],
-        "column 'uids' of r.parquet is string; pass a column of token ids as --prompts",
+        "--prompts is 'uids', which is string in r.parquet; name a column of token ids",
     ),
     "no rows": (["report", "empty.parquet"], "empty.parquet has no rows; pass a file of"),
     "empty folder": (["plan", "folder"], "folder contains no rollouts; pass a folder with"),
@@ -461,21 +461,28 @@ ERRORS = {
     ),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
-        "bad.jsonl is not a tokenizer: ",
+        "--tokenizer is bad.jsonl, but bad.jsonl is not a tokenizer: ",
     ),
     "another tokenizer": (
         ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],
-        "large.parquet, row 1: its prompt has the id 5001, and most other ids are as high, but ",
+        f"--tokenizer is {TOKENIZER}, which knows ids below 4096, but the prompt of large.parquet, "
+        "row 1 has the id 5001, and most other ids are as high; pass the tokenizer of the model",
     ),
     "no folder": (
         ["report", "r.parquet", "-o", "no/r.html"],
-        "no/r.html cannot be written: there is no",
+        "--output is no/r.html, but there is no folder no; make it",
     ),
-    "a folder": (["report", "r.parquet", "-o", "folder"], "folder is a folder; pass the name of"),
-    "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
+    "a folder": (
+        ["report", "r.parquet", "-o", "folder"],
+        "--output is folder, which is a folder; pass the name of",
+    ),
+    "no costs": (
+        ["plan", "r.parquet", "--costs", "bad.jsonl"],
+        "--costs is bad.jsonl, which has no costs: ",
+    ),
     "too small": (
         ["plan", "r.parquet", "--capacity", "4"],
-        "row 2 has 6 tokens, more than --capacity 4; pass",
+        "--capacity is 4, but row 2 has 6 tokens; pass at least 6",
     ),
     "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r."),
     "turns that are apart": (
@@ -514,7 +521,7 @@ ERRORS = {
     "a float": (["view", "float.jsonl"], "float.jsonl, line 2, byte 31: 1.5 is not a token id, "),
     "a table of another source": (
         ["view", "other.parquet", "--schema", "engines"],
-        "other.parquet has no tokens under the keys of its schema, engines; pass another one as ",
+        "--schema is 'engines', but other.parquet has no tokens under its keys; leave it out, or ",
     ),
     "a pipe": (["view", "-"], "- is a pipe, which cannot be read twice; pass a file"),
     "chat": (["view", "chat.jsonl"], "chat.jsonl has chat messages (messages), but no token ids; "),
@@ -539,18 +546,21 @@ ERRORS = {
         "--schema is 'tinker', but r.parquet has no tokens of responses under its keys; leave it "
         "out: the rows are recognised as columns",
     ),
-    "a long name": (["report", "r.parquet", "-o", "x" * 300], "x" * 300),
+    "a long name": (
+        ["report", "r.parquet", "-o", "x" * 300],
+        f"--output is {'x' * 300}: File name too long; pass another name",
+    ),
     "cut off": (["view", "cut.jsonl.gz"], "cut.jsonl.gz cannot be read as JSON lines: "),
     "no bytes": (["view", "nothing.parquet"], "nothing.parquet has no rows; pass a file of"),
     "numbers": (["plan", "numbers.json"], "numbers.json has 5 where a row is expected; write one"),
     "floats": (["plan", "floats.jsonl"], "it has prompt_ids (list of float), response_ids"),
     "null at first": (
         ["report", "floats.jsonl", "--logprobs", "logprobs"],
-        "column 'logprobs' of floats.jsonl is null in the first row; pass a column of numbers as",
+        "--logprobs is 'logprobs', which is null in the first row in floats.jsonl; name a column",
     ),
     "flags that are none": (
         ["report", "r.parquet", "--is-last-step", "uids"],
-        "in the column of --is-last-step; name a column of booleans",
+        "--is-last-step is 'uids', which is string in r.parquet; name a column of booleans",
     ),
     "padded rewards": (
         ["view", "padded.jsonl"],
@@ -749,7 +759,7 @@ def test_a_file_that_cannot_be_replaced(rollouts, tmp_path, monkeypatch, capsys)
         *((f"{command} --help", 0) for command in ("", "view", "plan", "report", "verify")),
         ("view absent.parquet", 1),
         ("view " + "x" * 99, 1),
-        ("report r.parquet --capacity 1 -o no-such-folder/report.html", 1),
+        ("report r.parquet --capacity 1 -o no-such-folder/report.html", 2),
         ("plan", 2),
         ("plan r.parquet --dp-size none", 2),
     ],

@@ -189,6 +189,8 @@ class Source(NamedTuple):
     """The source, and the keys of its columns."""
     unread: list[str]
     """Columns, or keys of a body, that are not read."""
+    named: str | None
+    """The source that an option names."""
 
     @classmethod
     def of(cls, path: Path, names: Mapping[str, str], schema: str | None = None) -> Source:
@@ -228,7 +230,7 @@ class Source(NamedTuple):
                     f"{other} has other columns than {next(iter(found))}; pass files with the same "
                     "columns"
                 )
-        return cls(path, files, known, title, unread)
+        return cls(path, files, known, title, unread, schema)
 
     @property
     def paths(self) -> list[Path]:
@@ -277,9 +279,14 @@ class Source(NamedTuple):
             count, has_bodies = count + len(calls), True
             yield _without_nulls(calls)
         if count == 0 and has_bodies:
+            if self.named is not None:
+                raise ValueError(
+                    f"--schema is {self.named!r}, but {self.path} has no tokens under its keys; "
+                    "leave it out, or pass another one"
+                )
             raise ValueError(
                 f"{self.path} has no tokens under the keys of its schema, "
-                f"{self.title.partition(':')[0]}; pass another one as --schema, or leave it out"
+                f"{self.title.partition(':')[0]}; name another one with --schema NAME"
             )
         if count == 0:
             raise _no_rows(self.path)

@@ -103,7 +103,8 @@ def costs_of(path: Path | None) -> Costs | None:
         return Costs.from_dict(json.loads(path.read_text("utf-8")))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f'{path} has no costs: {error}; write for example {{"per_token": 1, "per_pair": 0.001}}'
+            f"--costs is {path}, which has no costs: {error}; write for example "
+            '{"per_token": 1, "per_pair": 0.001}'
         ) from error
 
 

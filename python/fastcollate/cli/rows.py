@@ -137,8 +137,8 @@ def check_capacity(lens: Integers, numbers: Sequence[int], capacity: int) -> Non
     row = int(lens.argmax())
     if (longest := int(lens[row])) > capacity:
         raise ValueError(
-            f"row {numbers[row]:,} has {longest:,} tokens, more than --capacity {capacity}; "
-            f"pass at least {longest}"
+            f"--capacity is {capacity}, but row {numbers[row]} has {longest} tokens; pass at least "
+            f"{longest}"
         )
 
 

@@ -158,15 +158,18 @@ def _with_names(
         }
     found = known.with_columns(columns)
     for name, path in names.items():
-        fit = fits(found, name, path)
+        are_flags = name == "is_last_step"
+        fit = fits(found, "trains" if are_flags else name, path)
         if fit is None and path not in kinds:
             raise ValueError(
-                f"{place} has no column {path!r} ({flag(name)}); name one of {_all(kinds)}"
+                f"{flag(name)} is {path!r}, but {place} has no such column; name one of "
+                f"{_all(kinds)}"
             )
         if not fit:
-            its, kind = kinds.get(path, show(path)), "token ids" if name in IDS else "numbers"
+            kind = "booleans" if are_flags else "token ids" if name in IDS else "numbers"
             raise ValueError(
-                f"column {path!r} of {place} is {its}; pass a column of {kind} as {flag(name)}"
+                f"{flag(name)} is {path!r}, which is {kinds.get(path, show(path))} in {place}; "
+                f"name a column of {kind}"
             )
     return found
 

@@ -27,7 +27,8 @@ class FileTokenizer:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises its own type
             raise ValueError(
-                f"{file} is not a tokenizer: {error}; pass the model's tokenizer.json"
+                f"--tokenizer is {path}, but {file} is not a tokenizer: {error}; pass the path of "
+                "the model's tokenizer.json"
             ) from error
         self.path = file
         self.vocab_size = max(self._tokenizer.get_vocab(True).values(), default=-1) + 1
@@ -61,7 +62,7 @@ class FileTokenizer:
         at = int(np.searchsorted(column.offsets, place, side="right")) - 1
         row = rows.first_row + at if numbers is None else numbers[at]
         raise ValueError(
-            f"{path}, row {row}: its {name} has the id {column.values[place]}, and most other ids "
-            f"are as high, but {self.path} knows ids below {self.vocab_size:,}; pass the tokenizer "
-            "of the model that sampled these"
+            f"--tokenizer is {self.path}, which knows ids below {self.vocab_size}, but the {name} "
+            f"of {path}, row {row} has the id {column.values[place]}, and most other ids are as "
+            "high; pass the tokenizer of the model that sampled these"
         )

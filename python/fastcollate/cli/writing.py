@@ -18,6 +18,10 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
     ValueError
         The file is one of the inputs, by this name or through a link.
     """
+    try:
+        path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise OSError(f"--output is {path}: {error.strerror}; pass another name") from error
     for one in inputs:
         if one is not None and one.exists() and path.exists() and path.samefile(one):
             raise ValueError(
@@ -27,13 +31,15 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
     if path.name == "-":
         raise ValueError("--output is -; pass the name of a file")
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
+        raise IsADirectoryError(f"--output is {path}, which is a folder; pass the name of a file")
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{path} cannot be written: there is no folder {folder}; make it first"
+            f"--output is {path}, but there is no folder {folder}; make it first"
         )
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise PermissionError(f"{path} cannot be written: permission denied; pass another path")
+        raise PermissionError(
+            f"--output is {path}, but permission to write it is denied; pass another path"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:
