@@ -683,26 +683,27 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_usage(rollouts, capsys):
-    for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp-size", "0"]):
+    for arguments in (["nothing"], ["view"], ["view", "x", "y"], ["view", "x", "--nope"]):
         assert run(arguments) == 2
-    capsys.readouterr()
+        assert re.fullmatch("fastcollate: .*[^.]\n", capsys.readouterr().err)
+    assert run([]) == 2
+    assert "Commands" in "".join(capsys.readouterr())
     for arguments in (
         ["view", rollouts, "--schema", "foo"],
         ["view", rollouts, "--row", "0"],
         ["view", rollouts, "--field", "x"],
         ["view", rollouts, "--tokenizer", "/nope"],
         ["plan", rollouts, "--rows-per-mini-batch", "1", "--prompts-per-mini-batch", "1"],
+        ["plan", rollouts, "--dp-size", "0"],
+        ["plan", rollouts, "--costs", "nope"],
+        ["report", rollouts, "--merge", "always"],
         ["verify", "--seconds", "0"],
         ["verify", "--framework", "foo"],
     ):
         assert run([*map(str, arguments)]) == 2
         assert capsys.readouterr().err.startswith("fastcollate: --")
     assert run(["report", str(rollouts), "--batch-rows", "5"]) == 2
-    assert "(Possible options: --rows-per-mini-batch)" in " ".join(
-        capsys.readouterr().err.replace("│", "").split()
-    )
-    assert run(["report", str(rollouts), "--merge", "always"]) == 2
-    assert "--merge': 'always' is not one of" in " ".join(capsys.readouterr().err.split())
+    assert "(Possible options: --rows-per-mini-batch)" in capsys.readouterr().err
     assert run(["--version"]) == 0
     assert fc.__version__ in capsys.readouterr().out
     assert run(["report", "--help"]) == 0
@@ -902,23 +903,25 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
         (["show", "x.jsonl"], "use one of view, report, plan, verify"),
         (["plan", "x.jsonl", "--layout", "packed"], "--capacity"),
         (["view", "x.jsonl", "y.jsonl"], "a folder of files"),
-        (["view", "x.jsonl", "--row", "1,2"], "it is '1,2'; pass an integer; repeat --row for sev"),
+        (
+            ["view", "x.jsonl", "--row", "1,2"],
+            "--row is '1,2'; pass an integer; repeat --row for sev",
+        ),
         (["view", "x.jsonl", "--rwo", "2"], "(Possible options: --row)"),
-        (["plan", "x.jsonl", "--capacity", "16k"], "it is '16k'; pass an integer"),
-        (["plan", "x.jsonl", "--dp-size", "0"], "it is 0; pass at least 1"),
-        (["report", "x.jsonl", "--eos", "-1"], "it is -1; pass at least 0"),
-        (["verify", "--seconds", "long"], "it is 'long'; pass a number"),
+        (["plan", "x.jsonl", "--capacity", "16k"], "--capacity is '16k'; pass an integer"),
+        (["plan", "x.jsonl", "--dp-size", "0"], "--dp-size is 0; pass at least 1"),
+        (["report", "x.jsonl", "--eos", "-1"], "--eos is -1; pass at least 0"),
+        (["verify", "--seconds", "long"], "--seconds is 'long'; pass a number"),
     ],
 )
 def test_wrong_usage_names_what_there_is(arguments, message, capsys):
     assert run(arguments) == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert message in capsys.readouterr().err
 
 
 def test_verify_takes_no_file(rollouts, capsys):
     assert run(["verify", str(rollouts)]) == 2
-    said = "verify takes no file; use view, report or plan for files"
-    assert said in " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+    assert "verify takes no file; use view, report or plan for files" in capsys.readouterr().err
 
 
 def test_view_says_how_to_see_other_rows(rollouts, capsys):

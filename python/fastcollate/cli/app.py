@@ -147,6 +147,10 @@ def options(
 
 
 OF_THE_LIBRARY = (
+    (r"^Invalid value for '(--[\w-]+)'( / '-\w')?: it is", r"\1 is"),
+    (r"^Invalid value for '(--[\w-]+)': (\S+) is not one of", r"\1 is \2; pass one of"),
+    (r"^Invalid value for '(--[\w-]+)': file '(.*)' (?=does not)", r"\1 is \2, but this "),
+    (r"^(Missing argument .*|Option .* an argument)$", r"\1; pass --help for examples"),
     (
         r"^trajectory id (.*) appears in non-contiguous positions.*",
         r"the turns of trajectory \1 are not next to each other; sort the file, or name other "
@@ -200,24 +204,26 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
 
     A failure is one line on standard error, wrapped in a terminal; one that begins with an option
-    is wrong usage. With ``--debug`` anywhere among
-    the arguments it is a traceback.
+    is wrong usage. With ``--debug`` anywhere among the arguments it is a traceback.
     """
     wants_traceback = "--debug" in arguments
     arguments = [one for one in arguments if one != "--debug"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # commands say what they would
-            app(arguments)
-    except SystemExit as end:  # typer's, after help, wrong usage, success and Ctrl-C
-        if isinstance(end.__context__, BrokenPipeError):  # the reader has ended, as head does
-            return 0
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception as error:
+            code = app(arguments, standalone_mode=False)
+    except SystemExit:  # typer's, if the reader has ended, as head does
+        return 0
+    except Exception as raised:
+        error: Any = raised
+        is_usage = hasattr(error, "format_message")
         is_failure = isinstance(error, FAILURES) or type(error).__module__ == "pyarrow.lib"
-        if wants_traceback or not is_failure:
+        if not is_usage and (wants_traceback or not is_failure):
             raise
-        text = in_flags(" ".join(str(error).split()) or type(error).__name__)
+        said = error.format_message().rstrip(".") if is_usage else str(error)
+        if is_usage and not said:  # help was printed, since there are no arguments
+            return 2
+        text = in_flags(" ".join(said.split()) or type(error).__name__)
         print_text(f"fastcollate: {text}", sys.stderr)
-        return 2 if text.startswith("--") else 1
-    return 0
+        return 2 if is_usage or text.startswith("--") else 1
+    return code or 0
