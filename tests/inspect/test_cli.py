@@ -487,11 +487,11 @@ ERRORS = {
     "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r."),
     "turns that are apart": (
         ["report", "apart.parquet"],
-        "the turns of trajectory 'a' are not next to each other; sort the file, or name other",
+        "apart.parquet: the turns of trajectory 'a' are not next to each other; sort the file, or",
     ),
     "prompts that are apart": (
         ["plan", "apart.parquet", "--merge", "none", "--prompts-per-mini-batch", "1"],
-        "the rows of prompt 'x' are not next to each other; sort the file, or name other",
+        "apart.parquet: the rows of prompt 'x' are not next to each other; sort the file, or ",
     ),
     "a reward that is text": (
         ["report", "reward.jsonl"],
@@ -499,11 +499,12 @@ ERRORS = {
     ),
     "a flag that differs": (
         ["report", "flags.parquet"],
-        "is_last_step of row 2 is False, but trajectory_ids of rows 2 and 3 differ ('a0', 'b0')",
+        "flags.parquet: is_last_step of row 2 is False, but trajectory_ids of rows 2 and 3 differ",
     ),
     "no id": (
         ["plan", "ids.parquet"],
-        "row 2 has no value in the column of --uids; fill it, or name another column",
+        "ids.parquet, row 2 has no value in the column 'uids'; fill it, or name another column "
+        "with --uids COLUMN",
     ),
     "pairs": (
         ["view", "chosen.jsonl"],
@@ -680,6 +681,14 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     with pytest.raises(Exception, match=r".") as caught:
         run([*arguments, "--debug"])
     assert in_flags(" ".join(str(caught.value).split())) in found.err
+
+
+def test_errors_in_a_folder_name_the_file(tmp_path, capsys):
+    table = pa.table(TABLE | {"uids": ["a", "a", "b", None, "c"]})
+    write(tmp_path / "0.parquet", table.slice(0, 2))
+    write(tmp_path / "1.parquet", table.slice(2))
+    assert run(["plan", str(tmp_path)]) == 1
+    assert "1.parquet, row 2 has no value in the column 'uids'" in capsys.readouterr().err
 
 
 def test_wrong_usage(rollouts, capsys):

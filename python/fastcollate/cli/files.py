@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastcollate.cli.rows import FileRows, joined
-from fastcollate.cli.schemas import schema_of_file
+from fastcollate.cli.schemas import flag, schema_of_file
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
@@ -191,6 +192,8 @@ class Source(NamedTuple):
     """Columns, or keys of a body, that are not read."""
     named: str | None
     """The source that an option names."""
+    starts: list[int]
+    """The number of rows before each file that was read."""
 
     @classmethod
     def of(cls, path: Path, names: Mapping[str, str], schema: str | None = None) -> Source:
@@ -230,12 +233,17 @@ class Source(NamedTuple):
                     f"{other} has other columns than {next(iter(found))}; pass files with the same "
                     "columns"
                 )
-        return cls(path, files, known, title, unread, schema)
+        return cls(path, files, known, title, unread, schema, [])
 
     @property
     def paths(self) -> list[Path]:
         """The files that are read."""
         return [file.path for file in self.files]
+
+    def place(self, row: int) -> str:
+        """Name a row, by its number among those of all files, in its own file."""
+        file = bisect_left(self.starts, row) - 1
+        return f"{self.files[file].path}, row {row - self.starts[file]}"
 
     def column_of(self, name: str) -> str:
         """Return the column that the file has under this name."""
@@ -245,8 +253,10 @@ class Source(NamedTuple):
     def _parts(self) -> Iterator[Calls]:
         """Yield calls as they are read; errors name rows of the file, not calls of a part."""
         count = 0
+        self.starts.clear()
         try:
             for file in self.files:
+                self.starts.append(count)
                 for calls in file.calls(self.schema):
                     yield calls
                     count += len(calls)
@@ -254,8 +264,9 @@ class Source(NamedTuple):
             call = _OF_PART.match(text := str(error))
             if call is None:
                 raise
-            row, its = count + 1 + int(call[2]), "" if call[1] == "call " else f": its {call[1]}"
-            raise ValueError(f"{self.path}, row {row}{its}{text[call.end() :]}") from error
+            place, its = self.place(count + 1 + int(call[2])), f": its {call[1]}"
+            its = "" if call[1] == "call " else its
+            raise ValueError(f"{place}{its}{text[call.end() :]}") from error
 
     def _calls(self) -> Iterator[Calls]:
         """Yield calls, with rewards that are numbers."""
@@ -267,13 +278,13 @@ class Source(NamedTuple):
                 if are_lists.setdefault(name, is_list) != is_list:
                     found = "missing" if column is None else show(column[0])
                     raise ValueError(
-                        f"{self.path}, row {count + 1}: its {name.removesuffix('s')} is {found}; "
+                        f"{self.place(count + 1)}: its {name.removesuffix('s')} is {found}; "
                         "write a list for each row, or for none"
                     )
             for at, reward in enumerate(() if calls.rewards is None else calls.rewards):
                 if not isinstance(reward, (int, float, np.ndarray, NoneType)):
                     raise ValueError(
-                        f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
+                        f"{self.place(count + at + 1)}: its reward is {show(reward)}; "
                         "leave such rows out, or name other rewards with --rewards COLUMN"
                     )
             count, has_bodies = count + len(calls), True
@@ -305,10 +316,28 @@ class Source(NamedTuple):
                 continue
             end = _last_start(waiting)
             if end > 0:
-                yield FileRows(first, waiting.select(np.arange(end))).checked()
+                yield self._checked(FileRows(first, waiting.select(np.arange(end))))
                 waiting, first = waiting.select(np.arange(end, len(waiting))), first + end
         if waiting is not None and len(waiting) > 0:
-            yield FileRows(first, waiting).checked()
+            yield self._checked(FileRows(first, waiting))
+
+    def _checked(self, rows: FileRows) -> FileRows:
+        """Return rows, which all have an id if any has.
+
+        Raises
+        ------
+        ValueError
+            If one has none.
+        """
+        for name, ids in rows.ids.items():
+            for row, one in enumerate(ids, rows.first_row):
+                if one is None or one != one:
+                    column = self.schema.columns.get(name, (name,))[0]
+                    raise ValueError(
+                        f"{self.place(row)} has no value in the column {column!r}; fill it, or "
+                        f"name another column with {flag(name)} COLUMN"
+                    )
+        return rows
 
     def rows(self, numbers: list[int]) -> tuple[Calls, int]:
         """Return rows by their numbers from 1 on, and the number of all rows.

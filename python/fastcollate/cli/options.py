@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fastcollate.cli.errors import in_flags
 from fastcollate.cli.schemas import COLUMN_OPTIONS, flag
 from fastcollate.plan.costs import Costs
 from fastcollate.rollouts.sources import COLUMNS, SOURCES
@@ -114,7 +115,10 @@ def _first_names(names: tuple[str, ...]) -> str:
 
 
 def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one option per column to a command, which gets the given names as `names`."""
+    """Add one option per column to a command, which gets the given names as `names`.
+
+    Its errors begin with an option, or name the file.
+    """
     signature = inspect.signature(command, eval_str=True)
     own = [one for name, one in signature.parameters.items() if name != "names"]
     added = [
@@ -139,7 +143,14 @@ def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(**given: Any) -> None:
         names = {role: given.pop(role) for role in COLUMN_OPTIONS}
-        command(**given, names={role: name for role, name in names.items() if name is not None})
+        names = {role: name for role, name in names.items() if name is not None}
+        try:
+            command(**given, names=names)
+        except (TypeError, ValueError) as error:
+            text, path = in_flags(str(error)), given["path"]
+            if text.startswith("--") or str(path) in text:
+                raise
+            raise ValueError(f"{path}: {text}") from error
 
     call.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in own + added}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fastcollate.build import build_batch
-from fastcollate.cli.schemas import flag
 from fastcollate.common.row_columns import IDS
 from fastcollate.plan.merge import Policy
 from fastcollate.plan.merging import MergePlan, merge_turns
@@ -54,23 +53,6 @@ class FileRows(NamedTuple):
             flags = np.array(ids["is_last_step"], np.int64)
             return np.cumsum(flags) - flags
         return None
-
-    def checked(self) -> FileRows:
-        """Return the rows, which all have an id if any has.
-
-        Raises
-        ------
-        ValueError
-            If one has none.
-        """
-        for name, ids in self.ids.items():
-            for row, one in enumerate(ids, self.first_row):
-                if one is None or one != one:
-                    raise ValueError(
-                        f"row {row} has no value in the column of {flag(name)}; fill it, or name "
-                        "another column"
-                    )
-        return self
 
     def title(self, at: int, name: str) -> str:
         """Return the title of a row: its name, and its ids."""
