@@ -306,6 +306,18 @@ def test_a_plan(rollouts, tmp_path, capsys):
     assert plan.dp_size == 2
     assert plan.row_lengths.sum(1).tolist() == [6, 5, 3]
     assert len(plan.bin_offsets) - 1 == found["bins"]
+    (one,) = found["per_mini_batch"]
+    assert (found["prompts"], one["prompts"], one["rows"], one["padding_rows"]) == (3, 3, 3, 0)
+    assert one["tokens_per_rank"] == plan.tokens_per_rank[0].tolist()
+    assert one["bins_per_rank"] * 2 == found["bins"]
+    assert one["imbalance"] == max(one["tokens_per_rank"]) / (14 / 2)
+    assert found["remarks"] == []
+    few = shown(capsys, "plan", rollouts, "--dp-size", 2, "--prompts-per-mini-batch", 2)
+    assert [one["rows"] for one in few["per_mini_batch"]] == [2, 1]
+    assert few["remarks"] == [
+        "mini-batch 1: 1 rank without a real row",
+        "the last mini-batch is smaller: it has 1 of 2",
+    ]
     turns = shown(capsys, "plan", rollouts, "--merge", "none", "--prompts-per-mini-batch", 1)
     assert (turns["rows_are"], turns["rows"], turns["mini_batches"]) == ("turns", 5, 3)
     assert run(["plan", str(rollouts), "--dp-size", "2"]) == 0
@@ -325,7 +337,8 @@ def test_rows_of_a_plan_that_are_apart(tmp_path, capsys):
     table = {name: TABLE[name] for name in ("prompts", "responses")}
     path = write(tmp_path / "r.jsonl", table | {"uids": ["a", "b", "a", "b", "c"]})
     found = shown(capsys, "plan", path)
-    assert (found["rows_are"], found["rows"]) == ("rows", 5)
+    assert (found["rows_are"], found["rows"], found["prompts"]) == ("rows", 5, 5)
+    assert "so each row counts as a prompt" in found["remarks"][-1]
     assert run(["plan", str(path)]) == 0
     assert "so each row counts as a prompt" in capsys.readouterr().out
     assert run(["plan", str(path), "--prompts-per-mini-batch", "1"]) == 1

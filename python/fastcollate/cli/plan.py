@@ -30,6 +30,7 @@ from fastcollate.cli.reporting.wording import read_as
 from fastcollate.cli.rows import FileRows, check_capacity
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
+from fastcollate.inspect.step_table import step_figures, step_notes
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.merge import Policy
@@ -38,8 +39,8 @@ from fastcollate.plan.stepping import plan_step
 from fastcollate.rows.lengths import Integers
 
 SAID = (
-    *("source", "unread", "rows_are"),
-    *("rows", "mini_batches", "ranks", "padding_rows", "bins"),
+    *("source", "unread", "rows_are", "prompts", "rows", "mini_batches", "ranks"),
+    *("padding_rows", "bins", "per_mini_batch", "remarks"),
 )
 """Figures that earlier lines have as well."""
 
@@ -103,11 +104,22 @@ def plan(
         shard_by="tokens" if cost is None else cost,
         layout=None if capacity is None else Packed(capacity),
     )
+    remarks = []
+    if are_apart:
+        remarks.append("rows of a prompt are apart in the file, so each row counts as a prompt")
+    asked = prompts_per_mini_batch or rows_per_mini_batch or 0
+    count = found.num_prompts if prompts_per_mini_batch else found.num_real_rows
+    if asked and count % asked:
+        which = "the last mini-batch" if count > asked else "the only mini-batch"
+        remarks.append(f"{which} is smaller: it has {count % asked} of {asked}")
+    per_mini_batch = step_figures(found)
     figures = {
         "source": source.title,
         "unread": source.unread,
         "rows_are": rows_are,
         **_figures(found, cost),
+        "per_mini_batch": per_mini_batch,
+        "remarks": [*step_notes(per_mini_batch), *remarks],
     }
     if output is not None:
         write_whole(output, json.dumps(found.to_dict()))
@@ -117,8 +129,6 @@ def plan(
     lines = [read_as(figures)]
     if rows_are == MERGED:
         lines.append(f"rows are merged turns (--merge {merge})")
-    if are_apart:
-        lines.append("rows of a prompt are apart in the file, so each row counts as a prompt")
     lines += found.describe().splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
@@ -127,11 +137,7 @@ def plan(
         for name, value in figures.items()
         if name not in SAID
     ]
-    asked = prompts_per_mini_batch or rows_per_mini_batch or 0
-    count = found.num_prompts if prompts_per_mini_batch else found.num_real_rows
-    if asked and count % asked:
-        which = "the last mini-batch" if count > asked else "the only mini-batch"
-        lines.append(f"{which} is smaller: it has {count % asked} of {asked}")
+    lines += remarks
     if output is not None:
         lines.append(f"wrote {output}")
     print_text("\n".join(lines))
@@ -171,6 +177,7 @@ def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
     """Return the metrics of a plan."""
     times = plan.forecast(costs or Costs(per_token=1.0), computes_padding=False)
     figures: dict[str, Any] = {
+        "prompts": plan.num_prompts,
         "rows": plan.num_real_rows,
         "mini_batches": plan.num_mini_batches,
         "ranks": plan.dp_size,
