@@ -433,6 +433,17 @@ def test_a_view(rollouts, capsys):
     assert isinstance(found[0]["response_text"], str)
 
 
+@pytest.mark.parametrize("advantages", [TABLE["rewards"], TABLE["responses"]])
+def test_fields_of_a_view(advantages, tmp_path, capsys):
+    path = write(tmp_path / "r.parquet", {**TABLE, "advantages": advantages})
+    assert rows_of(path, capsys)[3]["advantages"] == advantages[3]
+    for field in ("advantages", "loss_mask"):
+        assert run(["view", str(path), "--row", "4", "--field", field]) == 0
+        assert field in capsys.readouterr().out.replace("\xa0", " ")
+    assert run(["view", str(path), "--field", "logprobs"]) == 2
+    assert "only loss_mask, rewards, advantages" in capsys.readouterr().err
+
+
 ERRORS = {
     "no file": (["view", "absent.parquet"], "absent.parquet does not exist; pass a file"),
     "no form": (

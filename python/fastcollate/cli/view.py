@@ -35,8 +35,8 @@ def view(
         list[str] | None,
         typer.Option(
             metavar="FIELD",
-            help="Show rewards or logprobs, beneath tokens or in the title of a row; "
-            "repeat for both.",
+            help="Show rewards, logprobs, advantages or loss_mask, beneath tokens or in the title "
+            "of a row; repeat for several.",
         ),
     ] = None,
     all_tokens: Annotated[
@@ -56,8 +56,8 @@ def view(
         text.check(rows, path, numbers)
     fields = [source.column_of(name) for name in field or []]
     for given, name in zip(field or [], fields, strict=True):
-        if name not in rows.values:
-            known = " and ".join(rows.values)
+        if name not in (values := _values(rows)):
+            known = ", ".join(values)
             has = f"only {known}" if known else "none; leave it out"
             raise ValueError(f"--field is {given!r}, but {path} has {has}")
     if as_json:
@@ -71,11 +71,17 @@ def view(
         print_text(f"row 1 of {count:,}; pass --row N for another, repeatedly for several")
 
 
+def _values(rows: FileRows) -> dict[str, Any]:
+    """Return the values of rows that can be shown, those that there are."""
+    return {**rows.values, **rows.calls._arguments("advantages")}
+
+
 def _plain(calls: Calls, row: int, tokenizer: FileTokenizer | None) -> dict[str, Any]:
     """Return a row as JSON values."""
     rows = FileRows(row, calls)
     found: dict[str, Any] = {"row": row}
-    columns = {"prompt": calls.prompts, "response": calls.responses, **rows.values, **rows.ids}
+    tokens = {"prompt": calls.prompts, "response": calls.responses}
+    columns: dict[str, Any] = {**tokens, **_values(rows), **rows.ids}
     for name, column in columns.items():
         values = column.to_list() if isinstance(column, Ragged) else np.asarray(column).tolist()
         found[name] = values[0]
