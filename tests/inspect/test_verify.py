@@ -83,6 +83,7 @@ def test_the_command(monkeypatch, capsys):
     monkeypatch.setattr(verification, "FRAMEWORKS", ())
     assert run(["verify", "--seconds", "0.01"]) == 0
     shown = capsys.readouterr().out
+    assert shown.startswith("comparing for 0.01 seconds, or longer until each function has 4 cases")
     assert "plain references" in shown
     assert "times as fast" in shown
 

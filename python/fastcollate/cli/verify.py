@@ -15,7 +15,8 @@ def verify(
     seconds: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Time for all comparisons; each has at least 40 cases."
+            metavar="SECONDS",
+            help="Time for all comparisons; more if needed, as each has at least 40 cases.",
         ),
     ] = 20,
     framework: Annotated[
@@ -33,6 +34,7 @@ def verify(
     """Compare results with plain loops and installed frameworks; exit with 1 if any differ."""
     from fastcollate.testing import verify as _  # noqa: F401, an error if Hypothesis is missing
     from fastcollate.testing.verifying import verification
+    from fastcollate.testing.verifying.running import CASES_PER_SEED
 
     machine, run = verification.comparisons(framework, seconds, seed)
     if as_json:
@@ -44,6 +46,10 @@ def verify(
         differs = any(line.outcome.difference for line in lines)
         print_json({"ok": not differs, "machine": machine, "functions": functions}, indent=2)
     else:
+        print_text(
+            f"comparing for {seconds:g} seconds, or longer until each function has "
+            f"{2 * CASES_PER_SEED} cases\n"
+        )
         differs = verification.print_lines(machine, run, print_text)
     if differs:
         raise typer.Exit(1)
