@@ -362,6 +362,13 @@ def test_columns_around_responses(key, options, tmp_path, capsys):
         ]
         figures = shown(capsys, "report", path, "-o", tmp_path / "r.html", *options)
         assert (figures["versions"]["latest"], figures["unread"]) == (3, [])
+        assert figures["source"].startswith("engines: ")
+
+
+def test_outputs_of_ms_swift(tmp_path, capsys):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(GOLDEN["ms-swift"]["body"]))
+    assert shown(capsys, "plan", path)["source"].startswith("ms-swift: ")
 
 
 def test_values_that_are_not_numbers(tmp_path, capsys):

@@ -63,7 +63,7 @@ def schema_of_file(
     known = known or COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
-    source = source or _source_of(known, fits)
+    source = source or _source_of(known, fits, kinds)
     known = _with_columns_of_rows(known, fits, first, kinds)
     if names:
         known = _with_names(known, names, fits, kinds, place)
@@ -72,7 +72,7 @@ def schema_of_file(
     elif not _has_responses(known, fits) and (other := recognised(fits, names)) is not None:
         raise ValueError(
             f"--schema is {schema!r}, but {place} has no tokens of responses under its keys; leave "
-            f"it out: the rows are recognised as {_source_of(other, fits)}"
+            f"it out: the rows are recognised as {_source_of(other, fits, kinds)}"
         )
     paths = found_paths(known, fits).values()
     keys = (path.rpartition(".")[2] for path in paths)
@@ -130,7 +130,7 @@ def _why(key: str, first: Any, kinds: Mapping[str, str], fits: Fits) -> str:
     return f" ({'text' if isinstance(value, str) else kinds[key]}, not numbers)"
 
 
-def _source_of(known: Schema, fits: Fits) -> str:
+def _source_of(known: Schema, fits: Fits, kinds: Mapping[str, str]) -> str:
     """Name the source of a recognised schema, which may have columns of other sources as well."""
     if known is ENGINES:
         return "engines"
@@ -139,7 +139,9 @@ def _source_of(known: Schema, fits: Fits) -> str:
         own = SOURCES[name].narrowed(partial(fits, SOURCES[name]))
         return len(own.columns.items() & known.columns.items()) if own.calls == known.calls else -1
 
-    return max(("columns", *SOURCES), key=count_columns)
+    name = max(("columns", *SOURCES), key=count_columns)
+    # ms-swift writes messages as well; without them it is a server's response under that key.
+    return "engines" if name == "ms-swift" and "messages" not in kinds else name
 
 
 def _with_names(
