@@ -604,7 +604,7 @@ ERRORS = {
     ),
     "two kinds of rewards in two parts": (
         ["report", "kinds-parts"],
-        "kinds-parts, row 2: its reward is 1.0; write a list for each row, or for none",
+        "kinds-parts/1.jsonl, row 1: its reward is 1.0; write a list for each row, or for none",
     ),
     "a line without a response": (
         ["plan", "half.jsonl"],

@@ -606,8 +606,8 @@ def test_bins_are_those_of_the_step(tmp_path, capsys):
 def test_a_row_above_the_capacity_is_an_error(tmp_path, capsys):
     rows = {"prompts": [[1]] * 3, "responses": [[2] * 5, [3] * 30, [4] * 9]}
     path = written(tmp_path / "r.parquet", rows)
-    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--capacity", "30"]) == 1
-    said = "row 2 has 31 tokens, more than --capacity 30; pass at least 31"
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--capacity", "30"]) == 2
+    said = "--capacity is 30, but row 2 has 31 tokens; pass at least 31"
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "r.html").exists()
 
