@@ -86,6 +86,14 @@ def test_shifted_logprobs(end, build):
     assert found(build(**rows)) in ([], [("padding", None, None)])
 
 
+def test_zero_logprobs_of_what_trains(build):
+    logprobs = [[-0.5, -1.0], [0.0, -2.0], [0.0, -1.0, 0.0]]
+    batch = build(loss_mask=[[1, 1], [1, 1], [1, 0, 1]], logprobs=logprobs, rewards=None)
+    (finding,) = batch.check()
+    assert (finding.kind, finding.rows.tolist()) == ("zero_logprobs", [2])
+    assert finding.reasons[0].endswith("on all of its 2 trained tokens")
+
+
 def test_samples_of_a_prompt_may_be_equal(build):
     rows = {
         "prompts": [[3], [3], [3], [3]],

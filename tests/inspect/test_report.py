@@ -379,7 +379,7 @@ def test_weight_versions(tmp_path, capsys):
             "number": 3, "tokens": 6, "unknown": 0, "mixed": 1, **expected
         }  # fmt: skip
         assert "6 trained tokens of 3 versions; 1 response has several" in page
-        assert ("versions old" in found["advice"][0]) == bool(expected)
+        assert ("versions old" in " ".join(found["advice"])) == bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -505,7 +505,7 @@ def test_finish_reasons(tmp_path, capsys):
         "stop": {"number": 20, "mean_reward": 1.0},
         "length": {"number": 20, "mean_reward": 0.0},
     }
-    assert found["advice"][0].startswith('20 responses (50%) finished with "length". Raise')
+    assert "20 responses (50%) finished with 'length'. Raise" in found["advice"][-1]
     assert "probably the engine" not in page
 
 
@@ -750,7 +750,7 @@ def test_outliers(tmp_path, capsys):
         "versions": [9] * 99 + [5],
     }
     found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
-    assert found["advice"][:3] == [
+    assert found["advice"][1:4] == [
         "The highest reward, 300, is far from most others (0 to 1). Check it.",
         "Tokens come from weights up to 4 versions old (2.87 on average). "
         "fc.WeightVersions(..., max_lag=...) masks old ones.",
@@ -847,3 +847,86 @@ def test_rewards_of_any_size(tmp_path, capsys):
     assert "and above</text>" not in page
     assert "and below (from -1,000,000): " in page
     assert "Advantages: mean 0, std 1, min -1, max 1; 0.0% are 0." in page
+
+
+def test_turns_that_drop_reasoning(tmp_path, capsys):
+    """All turns break, after the first prompt: they are in order."""
+    rows = {"prompts": [], "responses": [], "trajectory_ids": []}
+    for trajectory in range(20):
+        rows["prompts"] += [[1, trajectory + 5], [1, trajectory + 5, 9, 3, trajectory + 6]]
+        rows["responses"] += [[7, 8, 9, 3], [4, 3]]
+        rows["trajectory_ids"] += [trajectory] * 2
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert found["merging"]["num_rows"] == 40
+    assert [one["kind"] for one in found["findings"]] == []
+    assert any('merge="realign" would make 20 rows' in one for one in found["advice"])
+
+
+@pytest.mark.parametrize("reason", ["truncated", "max_tokens", "MAX_TOKENS"])
+def test_reasons_of_cut_responses(reason, tmp_path, capsys):
+    rows = {"prompts": [[n] for n in range(9)], "responses": [[2, n] for n in range(9)]}
+    path = written(tmp_path / "r.parquet", rows | {"finish_reason": ["stop"] * 5 + [reason] * 4})
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert found["advice"][0].startswith(f"4 responses (44%) finished with '{reason}'.")
+    rows["responses"][:2] = [[2], [3]]  # most have the largest length
+    path = written(tmp_path / "r.parquet", rows | {"finish_reason": [None] * 9})
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert found["advice"][0].startswith("7 responses (78%) have the largest length, 2, probably")
+
+
+def test_rewards_that_differ_by_rounding(tmp_path, capsys):
+    rows = {"prompts": [[1], [1], [3], [3]], "responses": [[7, n] for n in range(4)]}
+    rewards = [0.1 + 0.2 + 0.7, 0.7 + 0.2 + 0.1, 0.3, 0.1 + 0.2]
+    path = written(tmp_path / "r.parquet", rows | {"rewards": rewards, "uids": list("aabb")})
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert [one["kind"] for one in found["findings"]] == ["equal_rewards"]
+    assert page.count("<td>0.3</td>") == 3  # of rows, of prompts, and among equal ones
+
+
+def test_versions_of_parts(tmp_path, capsys):
+    """One version for each part of a response, of unknown lengths."""
+    rows = {"prompts": [[1]] * 2, "responses": [[2, 3, 4]] * 2, "versions": [[5, 5], [5, 6]]}
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert found["versions"]["by_version"] == {"5": 3}
+    assert "3 trained tokens of 1 version; of 3 more it is unknown." in page
+
+
+def test_copies_of_samples(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 4 + [[3]], "responses": [[7], [8], [7], [7], [7]], "uids": [0] * 5}
+    rows |= {"rewards": [0.0, 1.0] * 2 + [0.0]}
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert found["copies"] == 2
+    assert found["advice"][0].startswith("2 of 5 responses are copies of another one")
+
+
+def test_lengths_at_a_limit_are_apart(tmp_path, capsys):
+    rows = {
+        "prompts": [[1]] * 40,
+        "responses": [[2] * (n + 1) for n in range(28)] + [[3] * 50] * 12,
+        "rewards": [1.0] * 28 + [0.0] * 12,
+    }
+    found, _ = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    *others, last = found["rewards"]["by_length"]
+    assert last == {"shortest": 50, "longest": 50, "number": 12, "mean": 0.0}
+    assert [one["number"] for one in others] == [7] * 4
+
+
+def test_a_column_that_begins_with_null_is_read(tmp_path, capsys):
+    rows = [
+        {"prompts": [1], "responses": [2], "finish_reason": None, "weight_version": None},
+        {"prompts": [1], "responses": [3], "finish_reason": "stop", "weight_version": 7},
+    ]
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert found["unread"] == []
+    assert found["finish_reasons"].keys() == {"(null)", "stop"}
+
+
+def test_the_verdict_is_green_only_without_advice_on_training(tmp_path, capsys):
+    rows = {"prompts": [[1], [1], [3], [3]], "responses": [[7, n] for n in range(4)]}
+    rows["uids"] = list("aabb")
+    for rewards, color in ([0, 1, 1, 0], "verdict good"), ([0, 1, 1, 1], "verdict"):
+        path = written(tmp_path / "r.parquet", rows | {"rewards": rewards})
+        _, page = report_of(path, tmp_path / "r.html", capsys)
+        assert f'<p class="{color}">No errors, no warnings</p>' in page

@@ -301,11 +301,11 @@ def _is_bad(key: str, values: np.ndarray, positions: int, place: int) -> str:
 def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
     """Find invalid log-probabilities."""
     spans, key = facts.places.responses, LOGPROBS.key
-    counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
+    counts = spans.counts_in(np.flatnonzero((values != 0) & (facts.mask != 0)), len(facts.counts))
 
     def zero(row: int) -> str:
-        length = tally(int(facts.places.response_lens[row]), "response token")
-        return f"{key} is 0, a probability of 1, on all of its {length}"
+        tokens = tally(int(facts.counts[row]), "trained token")
+        return f"{key} is 0, a probability of 1, on all of its {tokens}"
 
     rows = np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real)
     advice = "pass what the sampler returned, or omit the field"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fastcollate.cli.reporting.wording import batches_of, decimal, noun_of
+from fastcollate.cli.reporting.wording import NO_REASON, batches_of, decimal, noun_of
 from fastcollate.common.arguments import tally
 
 LEAST_ROWS = 32
@@ -23,6 +23,9 @@ LEAST_RATIO = 1.5
 LEAST_WORTH_NAMING = 1.05
 """The same ratio from which on the line on packing names the tree."""
 
+
+CUT = ("length", "max_tokens", "max_length", "truncated", "model_length")
+"""Finish reasons of responses that were cut off."""
 
 LEAST_LAG = 4
 """Versions behind the newest from which on old tokens are worth a line."""
@@ -55,12 +58,14 @@ class Advice(NamedTuple):
 
 
 def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
-    """Return what to do about the rollouts, what does most harm first."""
+    """Return what to do about the rollouts: the layout, then what trains, then ranks."""
     advice = [*_training(figures), *_rewards(figures), *_versions(figures["versions"])]
     if (first := what_first(figures)) is not None:
         return [Advice(first, "findings"), *advice]
-    advice += [*_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
-    return [*advice, *_ranks(figures)]
+    advice += [*_lengths(figures), *_breaks(figures["merging"])]
+    if (layout := _layout(figures)) is None:
+        advice += [_no_layout(figures)]
+    return [*filter(None, [layout]), *advice, *_ranks(figures)]
 
 
 def what_first(figures: Mapping[str, Any]) -> str | None:
@@ -71,12 +76,14 @@ def what_first(figures: Mapping[str, Any]) -> str | None:
 
 def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
     """Return how many responses were cut off, or may have been, and how that is known."""
-    reasons, lens = figures["finish_reasons"], figures["lengths"]["responses"]
-    if reasons is not None:
-        return reasons.get("length", {"number": 0})["number"], 'finished with "length"'
+    reasons, lens = figures["finish_reasons"] or {}, figures["lengths"]["responses"]
+    if reasons.keys() - {NO_REASON}:
+        cut = [reason for reason in reasons if reason.lower() in CUT]
+        number = sum(reasons[reason]["number"] for reason in cut)
+        return number, f"finished with {' or '.join(map(repr, cut))}"
     longest = figures["longest_responses"]
     is_known = figures["eos_token_ids"] is not None  # then a finding tells
-    if is_known or longest < LEAST_EQUAL or lens["median"] == lens["longest"]:
+    if is_known or longest < LEAST_EQUAL or longest == figures["turns"]:
         return 0, ""
     limit = f"have the largest length, {lens['longest']:,}, probably the engine's limit"
     return longest, f"{limit} (finish reasons, or --eos, would tell)"
@@ -105,6 +112,12 @@ def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
             f"With advantages within groups (GRPO), {equal:,} of {groups:,} prompts "
             f"({equal / groups:.0%}) train nothing, since their samples have equal rewards. Leave "
             "them out, or replace them by others.",
+            "rewards",
+        )
+    if figures["copies"] > LEAST_SHARE * figures["turns"]:
+        yield Advice(
+            f"{figures['copies']:,} of {figures['turns']:,} responses are copies of another one of "
+            "their prompt. Check the temperature and seeds of the sampler.",
             "rewards",
         )
     if "mean" in rewards:
@@ -167,16 +180,20 @@ def saves_rows(merging: Mapping[str, Any]) -> bool:
     return bool(merging["num_rows"] < merging["num_turns"])
 
 
-def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
-    """Yield a line on the layout, and on merging."""
-    layouts, capacity, merging = figures["layouts"], figures["capacity"], figures["merging"]
+def _no_layout(figures: Mapping[str, Any]) -> Advice:
+    """Return why no layout is advised."""
+    text = "Padding costs little here: the default layout is enough."
     if figures["turns"] < LEAST_ROWS:
         rows = tally(figures["turns"], noun_of(figures))
-        yield Advice(
-            f"{rows}: too few to choose a layout by. Write a report on a whole step.",
-            "padding-by-layout",
-        )
-        return
+        text = f"{rows}: too few to choose a layout by. Write a report on a whole step."
+    return Advice(text, "padding-by-layout")
+
+
+def _layout(figures: Mapping[str, Any]) -> Advice | None:
+    """Return a line on the layout, and on merging; None if there is little to say."""
+    layouts, capacity, merging = figures["layouts"], figures["capacity"], figures["merging"]
+    if figures["turns"] < LEAST_ROWS:
+        return None
     found, merge = layouts["turns"], ""
     if merging is not None and saves_rows(merging):
         found, merge = layouts["merged"], f'Merge turns (merge="{merging["policy"]}"), then '
@@ -188,10 +205,7 @@ def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
     times = {name: padded / max(found[name]["positions"], 1) for name in ("packed", "tree")}
     ratio = found["packed"]["tokens"] / max(found["tree"]["tokens"], 1)
     if max(times.values()) < 1.1:
-        yield Advice(
-            "Padding costs little here: the default layout is enough.", "padding-by-layout"
-        )
-        return
+        return None
     names = {name: f"fc.{name.title()}({capacity:,})".replace(",", "_") for name in times}
     if ratio >= LEAST_RATIO:
         best, other = "tree", f" (fc.Packed: {times['packed']:.1f})"
@@ -201,7 +215,7 @@ def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
         saved = f"it saves {1 - 1 / ratio:.1%} of the tokens, and less than a third seldom pays"
         best, other = "packed", f" (fc.Tree: {times['tree']:.1f}, but {saved})"
     rows = "padded rows" if not merge else "a padded row for each turn"
-    yield Advice(
+    return Advice(
         f"{merge or 'Use '}layout={names[best]}: {times[best]:.1f} times fewer positions than "
         f"{rows} in {batches_of(figures)}{other}.",
         "padding-by-layout",

@@ -22,6 +22,7 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
+from fastcollate.rollouts.sources import ROW_PATHS
 from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
@@ -245,10 +246,10 @@ class Collector:
         figures = {
             "name": name,
             "source": source,
-            "unread": list(unread),
             "turns": len(prompt_lens),
             "prompts": len(self._uids) or None,
             "different_prompts": self._findings.num_prompts,
+            "copies": self._findings.num_copies,
             "trajectories": self._trajectories or None,
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
@@ -275,7 +276,12 @@ class Collector:
             },
             "shown_rows": [{"row": one.row, "why": one.why} for one in shown],
         }
-        figures["findings"] = self._findings.all(figures["rewards"], figures["merging"], unread)
+        # The first value of a column that is read may be null.
+        names = ((one, ROW_PATHS.get(one.partition(" ")[0], "")) for one in unread)
+        figures["unread"] = [one for one, name in names if figures.get(name) is None]
+        figures["findings"] = self._findings.all(
+            figures["rewards"], figures["merging"], figures["unread"]
+        )
         figures["advice"] = [one.text for one in advice_on(figures)]
         outcomes = self._outcomes
         return Summary(

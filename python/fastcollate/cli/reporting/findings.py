@@ -12,6 +12,7 @@ import numpy as np
 from fastcollate.cli.reporting.advice import saves_rows
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.findings import KINDS, Finding, severity_of, whole_rows
+from fastcollate.plan.breaks import FIRST_PROMPT, SHORT_PROMPT
 from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.padded_blocks import find_padding
@@ -31,6 +32,9 @@ class FileFindings:
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
         self._prompt_of: dict[Any, int] = {}
         self._uid_of: dict[int, Any] = {}
+        self._samples: set[tuple[int, int]] = set()
+        self.num_copies = 0
+        """Number of samples that equal an earlier one of their prompt."""
 
     @property
     def num_prompts(self) -> int:
@@ -90,6 +94,10 @@ class FileFindings:
                 hash(tokens.astype(np.int64).tobytes()),
                 None if uids is None else uids[row],
             )
+            if of_row is None:
+                sample = prompt, hash(calls.responses[row].astype(np.int64).tobytes())
+                self.num_copies += sample in self._samples
+                self._samples.add(sample)
             if self._uid_of.setdefault(prompt, uid) != uid:
                 of_prompt.append(row)
             if uids is not None and self._prompt_of.setdefault(uid, prompt) != prompt:
@@ -163,7 +171,8 @@ def _padding(name: str, column: Ragged) -> Iterator[Finding]:
         return f"its {name.removesuffix('s')} {edge}, and all {name} have {len(tokens):,} tokens"
 
     padded = rows[edges[0 if is_left else 1] == pad]
-    advice = f"write {name} without padding: here it counts as tokens, and would train"
+    trains = "" if name == "prompts" else ", and trains unless loss_mask is 0"
+    advice = f"write {name} without padding: here it counts as tokens{trains}"
     yield from whole_rows("padded_column", padded, reason, advice)
 
 
@@ -191,8 +200,11 @@ def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]
 
 
 def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield a finding if no turn of several continues the one before it."""
+    """Yield a finding if no turn continues the one before it, and most not even the first."""
     if merging is None or saves_rows(merging):
+        return
+    hints = merging["hints"]
+    if 2 * (hints.get(FIRST_PROMPT, 0) + hints.get(SHORT_PROMPT, 0)) < merging["num_looked_at"]:
         return
     if (number := merging["num_turns"] - merging["num_trajectories"]) > 0:
         example = f"none of {tally(number, 'later turn')} continues the turn before it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.cli.reporting.wording import NO_REASON
 from fastcollate.ops.metrics import are_logprobs
 from fastcollate.rows.columns import Ragged
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 PARTS = 4
 """Parts of equally many rewards, by the length of responses."""
+
+LEAST_AT_LIMIT = 0.05
+"""Share of the largest length from which on it is a part of its own."""
 
 BARS = 48
 """Columns of a histogram."""
@@ -111,7 +115,7 @@ class Outcomes:
             numbers = np.asarray(advantages.values if is_ragged else advantages, np.float64)
             self._advantages.add(numbers, np.isfinite(numbers))
         given = calls.columns.get("finish_reasons", ())
-        reasons = ["(null)" if one is None else str(one) for one in given]
+        reasons = [NO_REASON if one is None else str(one) for one in given]
         self._reasons.update(reasons)
         if "rewards" not in values:
             return None
@@ -121,13 +125,13 @@ class Outcomes:
     def _add_versions(self, given: Any, trains: NDArray[np.bool_]) -> None:
         """Add the versions of a call's trained tokens: one, one per token, or of spans."""
         spans: list[tuple[Any, Any]] = [(given, trains)]
-        if isinstance(given, (list, tuple, np.ndarray)):
-            spans = [
-                (one.get("version"), trains[one["start"] : one["end"]])
-                if isinstance(one, Mapping)
-                else (one, trains[at : at + 1])
-                for at, one in enumerate(given)
-            ]
+        if isinstance(given, (list, tuple, np.ndarray)) and len(given) > 0:
+            if isinstance(given[0], Mapping):
+                spans = [(one.get("version"), trains[one["start"] : one["end"]]) for one in given]
+            elif len(given) == len(trains):
+                spans = list(zip(given, trains, strict=True))
+            else:  # of parts of unknown lengths
+                spans = [(given[0] if len({*given}) == 1 else None, trains)]
         found = Counter[str]()
         for version, of in spans:
             name = str(version) if _is_known(version) else UNKNOWN
@@ -188,13 +192,14 @@ class Outcomes:
         return np.array([rewards[found].mean() for found in self._several().values()], np.float64)
 
     def _several(self) -> dict[Any, list[int]]:
-        """Return the samples with finite rewards of each prompt that has several."""
+        """Return the samples of each prompt that has several, all with finite rewards."""
         groups: dict[Any, list[int]] = {}
-        is_finite = np.isfinite(self.rewards()).tolist()
         for at, uid in enumerate(self._groups):
-            if _is_id(uid) and is_finite[at]:
+            if _is_id(uid):
                 groups.setdefault(uid, []).append(at)
-        return {uid: found for uid, found in groups.items() if len(found) > 1}
+        is_finite = np.isfinite(self.rewards())
+        several = {uid: of for uid, of in groups.items() if len(of) > 1}
+        return {uid: of for uid, of in several.items() if is_finite[of].all()}
 
     def figures(self) -> dict[str, Any]:
         """Return the figures on all outcomes; None where there are none.
@@ -247,7 +252,7 @@ class Outcomes:
         turns = np.concatenate(self._turns)
         is_finite = np.isfinite(rewards)
         several = self._several()
-        equal = {uid: of for uid, of in several.items() if np.ptp(rewards[of]) == 0}
+        equal = {uid: of for uid, of in several.items() if _are_equal(rewards[of])}
         at = [float(rewards[of[0]]) for of in equal.values()]
         prompts = [
             {
@@ -260,9 +265,14 @@ class Outcomes:
         ]
         rewards, lens, turns = rewards[is_finite], lens[is_finite], turns[is_finite]
         # Rows of equal lengths stay together.
-        ends = np.quantile(lens, np.arange(1, PARTS) / PARTS, method="lower") if len(lens) else []
+        is_limit = lens == lens.max(initial=0)
+        if is_limit.all() or is_limit.sum() < max(LEAST_AT_LIMIT * len(lens), 3):
+            is_limit[:] = False
+        others = lens[~is_limit]
+        ends = np.quantile(others, np.arange(1, PARTS) / PARTS, method="lower") if len(lens) else []
         part_of = np.searchsorted(np.unique(ends), lens)
-        parts = [np.flatnonzero(part_of == part) for part in range(PARTS)]
+        part_of[is_limit] = PARTS
+        parts = [np.flatnonzero(part_of == part) for part in range(PARTS + 1)]
         known = {}
         if len(rewards) > 0:
             known = {
@@ -307,6 +317,11 @@ class Outcomes:
                 for number in np.unique(turns).tolist()
             ],
         }
+
+
+def _are_equal(rewards: NDArray[np.float64]) -> bool:
+    """Return True if rewards differ by rounding at most."""
+    return bool(np.ptp(rewards) <= 1e-6 * np.abs(rewards).max())
 
 
 def _is_id(uid: Any) -> bool:

@@ -33,7 +33,8 @@ STYLE = """
 .fastcollate{font-size:15px;max-width:1140px;margin:0 auto;padding:16px}
 .fastcollate h2{font-size:1.3rem;border-top:1px solid rgba(128,128,128,.4);padding-top:12px}
 .fastcollate h3{font-size:1rem}
-.fastcollate .verdict{border-left:6px solid #2da44e;padding:2px 10px;font-weight:600}
+.fastcollate .verdict{border-left:6px solid rgba(128,128,128,.6);padding:2px 10px;font-weight:600}
+.fastcollate .verdict.good{border-color:#2da44e}
 .fastcollate .verdict.warning{border-color:#bf8700}
 .fastcollate .verdict.error{border-color:#cf222e}
 .fastcollate .wide{width:min(40em,45vw)}
@@ -56,6 +57,9 @@ BREAKS = {
 
 DOUBTED = ("Lengths", "Padding by layout", "Merging", "Ranks")
 """Sections that mean nothing before padding is taken out, and turns are in order."""
+
+OF_SPEED = ("padding-by-layout", "ranks")
+"""Sections whose advice is not on what trains."""
 
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
@@ -153,9 +157,11 @@ def _to_do(figures: Mapping[str, Any]) -> str:
         for line, section in chain.from_iterable(lines.values())
     )
     worst = next((one for one in ("error", "warning") if lines[one]), "")
+    is_good = not worst and all(section in OF_SPEED for _, section in lines["advice"])
     kinds = ", ".join(dict.fromkeys(found["kind"] for found in figures["findings"]))
     verdict = f"{counted_findings(figures)}: {kinds}" if worst else "No errors, no warnings"
-    head = text("h2", "What to do") + text("p", verdict, f"verdict {worst}".rstrip())
+    color = "good" if is_good else worst
+    head = text("h2", "What to do") + text("p", verdict, f"verdict {color}".rstrip())
     return head + element("ol", "".join(items))
 
 
@@ -386,7 +392,7 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
         lines, bars = [], []
         for name, found in by_layout.items():
             tokens, positions = found["tokens"], found["positions"]
-            lines.append((name, short(tokens), short(positions), f"{found['padding']:.1%}"))
+            lines.append((name, f"{tokens:,}", f"{positions:,}", f"{found['padding']:.1%}"))
             parts = ("filled", tokens), ("padding", positions - tokens), ("rest", most - positions)
             bars.append(shares(parts))
         drawn = table(("layout", "tokens", "positions", "padding"), lines, bars)

@@ -126,11 +126,11 @@ def histogram(lens: Integers, what: str) -> str:
 
 def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
     """Return a histogram of rewards, or a table of few distinct ones."""
-    distinct, number = np.unique(rewards, return_counts=True)
+    distinct, number = np.unique(rewards.astype(np.float32), return_counts=True)
     if len(distinct) <= min(FEW, max(len(rewards) // 2, 3)):
         shares = number / len(rewards)
         rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
-        lines = [(f"{value:,.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
+        lines = [(decimal(value), f"{count:,}", f"{share:.1%}") for value, count, share in rows]
         return table(("reward", what, "share"), lines)
     low, high = _most_of(rewards)
     are_whole = high - low < BARS and bool((distinct == np.floor(distinct)).all())

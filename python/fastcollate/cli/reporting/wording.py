@@ -7,6 +7,9 @@ from typing import Any
 
 from fastcollate.inspect.findings import counted, title_of
 
+NO_REASON = "(null)"
+"""The finish reason of responses without one."""
+
 
 def noun_of(figures: Mapping[str, Any]) -> str:
     """Return the word for the rows of a file: they are turns if trajectories are known."""
