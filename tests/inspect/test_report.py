@@ -725,6 +725,7 @@ def test_figures_are_of_tokens_that_train(tmp_path, capsys):
     assert logprobs["rows_of_zeros"] == 1
     assert found["versions"]["by_version"] == {"5": 2, "4": 1}
     assert "None of 3 trained tokens is missing" in page
+    assert "mean -1 per token, min -2, max 0;" in page
 
 
 def test_samples_of_no_group(tmp_path, capsys):

@@ -147,8 +147,8 @@ def _head(figures: Mapping[str, Any]) -> str:
 
 
 def _to_do(figures: Mapping[str, Any]) -> str:
-    """Return what to do, with links to sections: errors, then advice, then warnings."""
-    lines: dict[str, list[tuple[str, str]]] = {"error": [], "advice": [], "warning": []}
+    """Return what to do, with links to sections: errors, then warnings, then advice."""
+    lines: dict[str, list[tuple[str, str]]] = {"error": [], "warning": [], "advice": []}
     for found in figures["findings"]:
         lines[found["severity"]].append((f"{line_of(found)}.", "findings"))
     lines["advice"] += advice_on(figures)
@@ -322,7 +322,7 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         yield text("h3", "Tokens by log-probability")
         yield of_logprobs(summary.logprob_bars, logprobs["most"] > 0)
         rare = f"{tally(logprobs['rare'], 'token')} ({logprobs['rare'] / logprobs['number']:.2%})"
-        mean, least, most = (decimal(logprobs[name], 1e-5) for name in ("mean", "least", "most"))
+        mean, least, most = (decimal(logprobs[name]) for name in ("mean", "least", "most"))
         yield _note(
             f"mean {mean} per token, min {least}, max {most}; {rare} had a probability below 1%"
         )
