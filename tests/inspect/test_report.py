@@ -205,7 +205,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert rewards == {
         "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
         "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0, "p1": 1.0, "p99": 1.0,
-        "most_samples": 2,
+        "most_samples": 2, "are_guessed": False,
         "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
     assert found["logprobs"].pop("std") == pytest.approx(np.std([-1.0] * 9 + [-2.5] + [0.0] * 3))
@@ -263,7 +263,8 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     pq.write_table(pa.table(rows | {"rewards": [float("nan")] * 3}), tmp_path / "r.parquet")
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert found["rewards"] == {
-        "number": 3, "not_finite": 3, "groups": 0, "most_samples": 0, "equal_groups": 0,
+        "number": 3, "not_finite": 3, "groups": 0, "most_samples": 3, "equal_groups": 0,
+        "are_guessed": True,
         "equal_at_least": 0,
         "equal_at_most": 0, "samples": None, "by_length": [], "by_turns": [],
         "equal_prompts": [], "of_tokens": False, "are_summed": False,
@@ -731,7 +732,7 @@ def test_figures_are_of_tokens_that_train(tmp_path, capsys):
 def test_samples_of_no_group(tmp_path, capsys):
     rows = {"prompts": [[1], [2]], "responses": [[3], [4]], "rewards": [0.0, 1.0]}
     _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
-    assert "No prompt ids, so groups of samples are not known" in page
+    assert "No prompt ids: no two rows have equal prompts. Name ids with --uids." in page
     path = written(tmp_path / "r.parquet", rows | {"uids": ["a", "b"]})
     found, page = report_of(path, tmp_path / "r.html", capsys)
     assert found["advice"][0].startswith("Every prompt has one sample:")
@@ -795,8 +796,10 @@ def test_prompts_and_their_ids(tmp_path, capsys):
     assert {one["severity"] for one in found["findings"]} == {"warning"}
     del rows["uids"]
     path = written(tmp_path / "r.parquet", rows | {"rewards": [0.0] * 6})
-    _, page = report_of(path, tmp_path / "r.html", capsys)
-    assert "name them with --uids. The file has 3 different prompts." in page
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert "rows with equal prompts count as samples of one" in page
+    assert "3 of 3 prompts, of 2 samples each, have equal rewards" in page
+    assert found["findings"] == []
 
 
 def test_turns_without_trajectories(tmp_path, capsys):

@@ -54,6 +54,11 @@ class FileRows(NamedTuple):
             return np.cumsum(flags) - flags
         return None
 
+    def prompt_key(self, row: int) -> int | None:
+        """Return a key that rows with equal prompts share; None without a prompt."""
+        tokens = self.calls.prompts[row]
+        return hash(tokens.astype(np.int64).tobytes()) if len(tokens) > 0 else None
+
     def title(self, at: int, name: str) -> str:
         """Return the title of a row: its name, and its ids."""
         ids = self.ids

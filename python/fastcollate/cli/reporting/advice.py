@@ -103,7 +103,7 @@ def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
     if rewards is None:
         return
     equal, groups = rewards["equal_groups"], rewards["groups"]
-    if rewards["most_samples"] == 1 and figures["turns"] > 1:
+    if rewards["most_samples"] == 1 and not rewards["are_guessed"] and figures["turns"] > 1:
         yield Advice(
             "Every prompt has one sample: advantages within groups (GRPO) need several.", "rewards"
         )

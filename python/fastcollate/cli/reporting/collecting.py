@@ -248,7 +248,6 @@ class Collector:
             "source": source,
             "turns": len(prompt_lens),
             "prompts": len(self._uids) or None,
-            "different_prompts": self._findings.num_prompts,
             "copies": self._findings.num_copies,
             "trajectories": self._trajectories or None,
             "prompt_tokens": int(prompt_lens.sum()),

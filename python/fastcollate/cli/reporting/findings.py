@@ -36,11 +36,6 @@ class FileFindings:
         self.num_copies = 0
         """Number of samples that equal an earlier one of their prompt."""
 
-    @property
-    def num_prompts(self) -> int:
-        """Number of different prompts."""
-        return len(self._uid_of)
-
     def add(self, rows: FileRows, in_batch: Iterable[Finding]) -> list[Finding]:
         """Add the findings of a chunk, of which some are in its batch; return all."""
         calls = rows.calls
@@ -88,12 +83,9 @@ class FileFindings:
         uids = rows.ids.get("uids")
         of_uid, of_prompt = list[int](), list[int]()
         for row in firsts.tolist():
-            if len(tokens := calls.prompts[row]) == 0:
+            if (prompt := rows.prompt_key(row)) is None:
                 continue
-            prompt, uid = (
-                hash(tokens.astype(np.int64).tobytes()),
-                None if uids is None else uids[row],
-            )
+            uid = None if uids is None else uids[row]
             if of_row is None:
                 sample = prompt, hash(calls.responses[row].astype(np.int64).tobytes())
                 self.num_copies += sample in self._samples
@@ -192,7 +184,9 @@ def _bad_rewards(rewards: Any, lens: Integers) -> Iterator[Finding]:
 
 def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield a finding if no prompt has samples with different rewards."""
-    if rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]:
+    if rewards is None or rewards["are_guessed"]:
+        return
+    if 0 < rewards["groups"] == rewards["equal_groups"]:
         prompts = tally(rewards["groups"], "prompt")
         example = f"in each of {prompts}, all samples have equal rewards"
         advice = "check the rewards: advantages within groups (GRPO) are 0, and nothing trains"

@@ -89,6 +89,7 @@ class Outcomes:
         self._lens: list[NDArray[Any]] = []
         self._turns: list[NDArray[Any]] = []
         self._groups: list[Any] = []
+        self._are_guessed = False
         self._last_rows: list[int] = []
         self._reasons: Counter[str] = Counter()
         self._last_reasons: list[str] = []
@@ -167,8 +168,10 @@ class Outcomes:
         self._sums.append(np.bincount(of_turn, rewards, len(last)).astype(np.float64, copy=False))
         self._lens.append(np.bincount(of_turn, lens, len(last)).astype(np.int64))
         self._turns.append(np.bincount(of_turn, minlength=len(last)))
-        uids = ids.get("uids", [None] * len(lens))
-        self._groups += [uids[row] for row in last.tolist()]
+        uids = ids.get("uids")
+        self._are_guessed |= uids is None
+        firsts = np.unique(of_turn, return_index=True)[1].tolist()
+        self._groups += map(rows.prompt_key if uids is None else uids.__getitem__, firsts)
         self._last_rows += (last + rows.first_row).tolist()
         self._last_reasons += [reasons[row] for row in last.tolist()] if reasons else []
         return RowRewards(last, (self._sums if self._are_summed else self._lasts)[-1])
@@ -256,7 +259,7 @@ class Outcomes:
         at = [float(rewards[of[0]]) for of in equal.values()]
         prompts = [
             {
-                "uid": str(uid),
+                "uid": None if self._are_guessed else str(uid),
                 "samples": len(of),
                 "reward": float(rewards[of[0]]),
                 "rows": [self._last_rows[one] for one in of],
@@ -291,6 +294,7 @@ class Outcomes:
             "of_tokens": self._of_tokens,
             "are_summed": self._are_summed,
             **{name: float(value) for name, value in known.items()},
+            "are_guessed": self._are_guessed,
             "most_samples": max(Counter(filter(_is_id, self._groups)).values(), default=0),
             "groups": len(several),
             "samples": [f(map(len, several.values())) for f in (min, max)] if several else None,

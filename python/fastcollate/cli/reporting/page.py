@@ -245,17 +245,15 @@ def _rewards(summary: Summary) -> Iterator[str]:
         note = _note(f"and {more:,} larger numbers of turns") if more > 0 else ""
         drawn.append(text("h3", "By number of turns") + _means("turns", what, parts) + note)
     yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
-    figures = summary.figures
-    if figures["prompts"] is None:
-        rows, prompts = figures["turns"], figures["different_prompts"]
-        of = f" The file has {tally(prompts, 'different prompt')}." if 0 < prompts < rows else ""
-        missing = "No prompt ids, so groups of samples are not known: name them with --uids."
-        yield text("p", missing + of)
+    if rewards["are_guessed"]:
+        are_some = "rows with equal prompts count as samples of one"
+        note = are_some if rewards["groups"] else "no two rows have equal prompts"
+        yield text("p", f"No prompt ids: {note}. Name ids with --uids.")
     elif rewards["most_samples"] == 1:
         yield text("p", "Every prompt has one sample.")
     elif rewards["groups"] == 0:
         yield text("p", "No prompt has several samples with finite rewards.")
-    else:
+    if rewards["groups"]:
         yield from _groups(rewards)
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
         zero = f"{advantages['zero'] / advantages['number']:.1%}"
@@ -296,7 +294,7 @@ def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     )
     shown = rewards["equal_prompts"]
     lines = [
-        (one["uid"], f"{one['samples']:,}", decimal(one["reward"]), _listed(one["rows"]))
+        (one["uid"] or "equal", f"{one['samples']:,}", decimal(one["reward"]), _listed(one["rows"]))
         for one in shown
     ]
     first = "" if len(shown) == rewards["equal_groups"] else f"The first {len(shown)} "
