@@ -455,7 +455,7 @@ ERRORS = {
     "no file": (["view", "absent.parquet"], "absent.parquet does not exist; pass a file"),
     "no form": (
         ["view", "text.txt"],
-        "text.txt is not a Parquet, Arrow IPC or JSON lines file; convert it",
+        "text.txt is not a Parquet, Arrow IPC or JSON lines file; write its rows as one",
     ),
     "another form": (["view", "wrong.parquet"], "named as Parquet, but has another format"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),

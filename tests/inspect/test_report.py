@@ -838,6 +838,20 @@ def test_columns_that_are_not_read(tmp_path, capsys):
     assert finding["examples"] == [said]
 
 
+@pytest.mark.parametrize("name", ["r.jsonl", "r.parquet"])
+def test_logprobs_that_are_structs_are_not_read(name, tmp_path, capsys):
+    logprobs = [{"token_id": 3, "logprob": -0.5}]
+    rows = {"prompts": [[1]], "responses": [[3]], "logprobs": [logprobs]}
+    path = tmp_path / name
+    if name == "r.jsonl":
+        path.write_text(json.dumps({of: values[0] for of, values in rows.items()}))
+    else:
+        written(path, rows)
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert found["unread"] == ["logprobs (a list of structs, not numbers)"]
+    assert [one["kind"] for one in found["findings"]] == ["unread_column"]
+
+
 def test_rewards_of_any_size(tmp_path, capsys):
     rows = {
         "prompts": [[n + 1] for n in range(200)],

@@ -437,8 +437,8 @@ def _kind(path: Path) -> str:
             "another file"
         )
     raise ValueError(
-        f"{path} is not a Parquet, Arrow IPC or JSON lines file; convert it, such as by "
-        "polars.read_csv(...).write_parquet(...)"
+        f"{path} is not a Parquet, Arrow IPC or JSON lines file; write its rows as one, such as by "
+        "polars.DataFrame(rows).write_parquet(...)"
     )
 
 

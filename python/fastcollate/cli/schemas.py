@@ -53,7 +53,7 @@ def schema_of_file(
     """
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; {OTHER}")
-    fits = fits_of(first)
+    fits = _with_plain_numbers(fits_of(first), first)
     known = recognised(fits, names) if schema is None else SOURCES[schema]
     source = schema
     if (known is None or (schema == "engines" and not _has_responses(known, fits))) and (
@@ -79,6 +79,20 @@ def schema_of_file(
     read = {key_of(path) for path in paths}
     unread = [key + _why(key, first, kinds, fits) for key in kinds if key not in read]
     return known, f"{source}: {', '.join(keys)}", unread
+
+
+def _with_plain_numbers(fits: Fits, first: Any) -> Fits:
+    """Return a function by which lists of structs in a row are no numbers of tokens."""
+
+    def fits_plainly(schema: Schema, column: str, path: str) -> bool | None:
+        value = first.get(path) if isinstance(first, dict) and column in NUMBERS else None
+        return False if _are_structs(value) else fits(schema, column, path)
+
+    return fits_plainly
+
+
+def _are_structs(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, dict) for one in value)
 
 
 def _has_responses(schema: Schema, fits: Fits) -> bool:
@@ -127,6 +141,8 @@ def _why(key: str, first: Any, kinds: Mapping[str, str], fits: Fits) -> str:
     if isinstance(value, dict):
         inner = next((one for one in value if fits(COLUMNS, names[key], f"{key}.{one}")), None)
         return " (a struct" + (f": pass {flag(names[key])} {key}.{inner})" if inner else ")")
+    if _are_structs(value):
+        return " (a list of structs, not numbers)"
     return f" ({'text' if isinstance(value, str) else kinds[key]}, not numbers)"
 
 
