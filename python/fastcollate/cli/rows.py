@@ -37,6 +37,11 @@ class FileRows(NamedTuple):
         return self.calls._arguments("loss_mask", "rewards", "logprobs")
 
     @property
+    def missing_logprobs(self) -> Integers:
+        """The number of log-probabilities that each row lacks, for which NaN stands."""
+        return self.calls.bad_logprobs[:, BAD_KINDS.index("missing")]
+
+    @property
     def ids(self) -> dict[str, list[Any]]:
         """Ids of prompts and trajectories, and flags of last turns, those that there are."""
         columns = {name: list(self.calls.columns.get(name, ())) for name in IDS}
@@ -87,8 +92,7 @@ class FileRows(NamedTuple):
 
     def _filled(self, logprobs: Ragged) -> Ragged:
         """Return log-probabilities, with numbers in place of those that are missing."""
-        missing = self.calls.bad_logprobs[:, BAD_KINDS.index("missing")]
-        lacks = np.repeat(missing > 0, logprobs.lengths)
+        lacks = np.repeat(self.missing_logprobs > 0, logprobs.lengths)
         is_filler = lacks & np.isnan(logprobs.values)
         return Ragged(np.where(is_filler, np.float32(-1), logprobs.values), logprobs.offsets)
 
@@ -130,7 +134,7 @@ def check_capacity(lens: Integers, numbers: Sequence[int], capacity: int) -> Non
 
 
 def _on_last_tokens(rewards: Any, responses: Ragged) -> Any:
-    """Return rewards on last tokens, if one per row would be an error: NaN, or without a token."""
+    """Return finite rewards, on last tokens if one per row would be an error: without a token."""
     offsets, has_last = responses.offsets, responses.lengths > 0
     if isinstance(rewards, Ragged):
         return rewards

@@ -29,7 +29,7 @@ _WORDS = re.compile(r"\n| *[^ \n]+| +")
 
 
 def lines_of(shown: Shown, width: int, has_legend: bool = True) -> Iterator[Line]:
-    """Yield the lines of a batch's view."""
+    """Yield the lines of a batch's view, with the legend of its marks unless it is left out."""
     width = max(width, LEAST_WIDTH)
     if has_legend:
         yield from wrap(_legend(), width, 0)

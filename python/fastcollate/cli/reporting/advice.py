@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fastcollate.cli.reporting.outcomes import LEAST_EQUAL
 from fastcollate.cli.reporting.wording import NO_REASON, batches_of, decimal, noun_of
 from fastcollate.common.arguments import tally
 
@@ -13,9 +14,6 @@ LEAST_ROWS = 32
 
 LEAST_SHARE = 0.05
 """Share of responses that were cut off, or of prompts without advantages, that is worth a line."""
-
-LEAST_EQUAL = 3
-"""Responses of the largest length from which on it is probably a limit."""
 
 LEAST_RATIO = 1.5
 """Tokens of rows, to tokens of their tree, from which on a tree is advised."""
@@ -37,7 +35,7 @@ OUTLIER = 8
 """A longest row of so many times the 95th percentile is worth a line."""
 
 FAR = 10
-"""So many times the range of 98% of rewards, outside of it, is far."""
+"""So many times the usual range of rewards, outside of it, is far."""
 
 FIRST = {
     "padded_column": "Take the padding out first: lengths and layouts count it as tokens.",
@@ -74,7 +72,7 @@ def what_first(figures: Mapping[str, Any]) -> str | None:
     return next((first for kind, first in FIRST.items() if kind in kinds), None)
 
 
-def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
+def _cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
     """Return how many responses were cut off, or may have been, and how that is known."""
     reasons, lens = figures["finish_reasons"] or {}, figures["lengths"]["responses"]
     if reasons.keys() - {NO_REASON}:
@@ -121,14 +119,20 @@ def _rewards(figures: Mapping[str, Any]) -> Iterator[Advice]:
             "rewards",
         )
     if "mean" in rewards:
-        low, high = rewards["p1"], rewards["p99"]
+        low, high = usual = rewards["p1"], rewards["p99"]
         for word, value in (("lowest", rewards["least"]), ("highest", rewards["most"])):
-            if max(low - value, value - high) > FAR * (high - low) > 0:
+            if is_far(value, usual):
                 yield Advice(
                     f"The {word} reward, {decimal(value)}, is far from most others "
                     f"({decimal(low)} to {decimal(high)}). Check it.",
                     "rewards",
                 )
+
+
+def is_far(reward: float, usual: tuple[float, float]) -> bool:
+    """Return True for a reward far outside the usual range."""
+    low, high = usual
+    return max(low - reward, reward - high) > FAR * (high - low) > 0
 
 
 def _versions(versions: Mapping[str, Any] | None) -> Iterator[Advice]:
@@ -142,7 +146,7 @@ def _versions(versions: Mapping[str, Any] | None) -> Iterator[Advice]:
 
 
 def _lengths(figures: Mapping[str, Any]) -> Iterator[Advice]:
-    number, how = cut_off(figures)
+    number, how = _cut_off(figures)
     if number > LEAST_SHARE * figures["turns"]:
         share = number / figures["turns"]
         yield Advice(

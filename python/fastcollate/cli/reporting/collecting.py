@@ -187,7 +187,9 @@ class Collector:
     def _check(self, batch: Batch, rows: FileRows) -> None:
         """Add the findings of a chunk, and rows that have them."""
         first_row = rows.first_row
-        in_batch = rows.build(is_filled=True).check(self.vocab_size, self.eos_token_ids)
+        is_filled = rows.missing_logprobs.any()  # then fillers would be found
+        checked = rows.build(is_filled=True) if is_filled else batch
+        in_batch = checked.check(self.vocab_size, self.eos_token_ids)
         for finding in self._findings.add(rows, in_batch):
             kind = finding.kind
             for row, reason in zip(finding.rows[:2].tolist(), finding.reasons, strict=False):

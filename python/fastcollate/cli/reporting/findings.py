@@ -13,12 +13,12 @@ from fastcollate.cli.reporting.advice import saves_rows
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.findings import KINDS, Finding, severity_of, whole_rows
 from fastcollate.plan.breaks import FIRST_PROMPT, SHORT_PROMPT
-from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.padded_blocks import find_padding
 
 if TYPE_CHECKING:
     from fastcollate.cli.rows import FileRows
+    from fastcollate.rollouts.calls import Calls
     from fastcollate.rows.lengths import Integers
 
 MOST_EXAMPLES = 5
@@ -42,7 +42,7 @@ class FileFindings:
         found = [
             *_padding("prompts", calls.prompts),
             *_padding("responses", calls.responses),
-            *_missing_logprobs(calls),
+            *_missing_logprobs(rows),
             *_bad_rewards(rows.values.get("rewards"), calls.responses.lengths),
             *self._prompts_and_ids(rows),
             *in_batch,
@@ -140,7 +140,7 @@ def _next_turns(calls: Calls) -> Integers:
 def _unread(unread: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a finding for columns of known names that have other values."""
     if named := [one for one in unread if one.endswith(")")]:
-        advice = "name a column of numbers, or leave it if it is not meant"
+        advice = "name a column of numbers, unless it is to be left out"
         yield _entry("unread_column", advice, len(named), f"not read: {', '.join(named)}")
 
 
@@ -209,9 +209,9 @@ def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield _entry("unmerged_turns", advice, number, example)
 
 
-def _missing_logprobs(calls: Calls) -> Iterator[Finding]:
+def _missing_logprobs(rows: FileRows) -> Iterator[Finding]:
     """Find calls with no or fewer log-probabilities than tokens; NaN stands for them."""
-    lens, missing = calls.responses.lengths, calls.bad_logprobs[:, BAD_KINDS.index("missing")]
+    lens, missing = rows.calls.responses.lengths, rows.missing_logprobs
 
     def reason(row: int) -> str:
         values = tally(int(lens[row] - missing[row]), "value")

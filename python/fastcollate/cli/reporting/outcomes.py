@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PARTS = 4
 """Parts of equally many rewards, by the length of responses."""
 
+LEAST_EQUAL = 3
+"""Responses of the largest length from which on it is probably a limit."""
+
 LEAST_AT_LIMIT = 0.05
 """Share of the largest length from which on it is a part of its own."""
 
@@ -132,7 +135,7 @@ class Outcomes:
             elif len(given) == len(trains):
                 spans = list(zip(given, trains, strict=True))
             else:  # of parts of unknown lengths
-                spans = [(given[0] if len({*given}) == 1 else None, trains)]
+                spans = [(given[0] if all(one == given[0] for one in given) else None, trains)]
         found = Counter[str]()
         for version, of in spans:
             name = str(version) if _is_known(version) else UNKNOWN
@@ -269,7 +272,7 @@ class Outcomes:
         rewards, lens, turns = rewards[is_finite], lens[is_finite], turns[is_finite]
         # Rows of equal lengths stay together.
         is_limit = lens == lens.max(initial=0)
-        if is_limit.all() or is_limit.sum() < max(LEAST_AT_LIMIT * len(lens), 3):
+        if is_limit.all() or is_limit.sum() < max(LEAST_AT_LIMIT * len(lens), LEAST_EQUAL):
             is_limit[:] = False
         others = lens[~is_limit]
         ends = np.quantile(others, np.arange(1, PARTS) / PARTS, method="lower") if len(lens) else []
@@ -284,9 +287,7 @@ class Outcomes:
                 "std": rewards.std(),
                 "least": rewards.min(),
                 "most": rewards.max(),
-                # Without one in 100 on either side, and without the last one of fewer.
-                "p1": np.quantile(rewards, 0.01, method="higher"),
-                "p99": np.quantile(rewards, 0.99, method="lower"),
+                **dict(zip(("p1", "p99"), usual_range(rewards), strict=True)),
             }
         return {
             "number": len(is_finite),
@@ -321,6 +322,12 @@ class Outcomes:
                 for number in np.unique(turns).tolist()
             ],
         }
+
+
+def usual_range(rewards: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the range of all but one in 100 rewards at either end, at least one each."""
+    low = np.quantile(rewards, 0.01, method="higher")
+    return float(low), float(np.quantile(rewards, 0.99, method="lower"))
 
 
 def _are_equal(rewards: NDArray[np.float64]) -> bool:

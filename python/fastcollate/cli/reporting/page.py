@@ -247,14 +247,14 @@ def _rewards(summary: Summary) -> Iterator[str]:
     yield element("div", "".join(element("div", plot) for plot in drawn), "grid")
     if rewards["are_guessed"]:
         are_some = "rows with equal prompts count as samples of one"
-        note = are_some if rewards["groups"] else "no two rows have equal prompts"
+        note = are_some if rewards["most_samples"] > 1 else "no two rows have equal prompts"
         yield text("p", f"No prompt ids: {note}. Name ids with --uids.")
     elif rewards["most_samples"] == 1:
         yield text("p", "Every prompt has one sample.")
-    elif rewards["groups"] == 0:
-        yield text("p", "No prompt has several samples with finite rewards.")
     if rewards["groups"]:
         yield from _groups(rewards)
+    elif rewards["most_samples"] > 1:
+        yield text("p", "No prompt has several samples with finite rewards.")
     if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
         zero = f"{advantages['zero'] / advantages['number']:.1%}"
         noise = 1e-6 * advantages["std"]  # a mean of float32
@@ -294,7 +294,7 @@ def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     )
     shown = rewards["equal_prompts"]
     lines = [
-        (one["uid"] or "equal", f"{one['samples']:,}", decimal(one["reward"]), _listed(one["rows"]))
+        (one["uid"] or "", f"{one['samples']:,}", decimal(one["reward"]), _listed(one["rows"]))
         for one in shown
     ]
     first = "" if len(shown) == rewards["equal_groups"] else f"The first {len(shown)} "

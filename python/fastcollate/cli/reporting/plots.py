@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.cli.reporting.advice import FAR
-from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
+from fastcollate.cli.reporting.advice import is_far
+from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB, usual_range
 from fastcollate.cli.reporting.wording import decimal, short, span
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.markup import table, text
@@ -132,7 +132,11 @@ def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
         rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
         lines = [(decimal(value), f"{count:,}", f"{share:.1%}") for value, count, share in rows]
         return table(("reward", what, "share"), lines)
-    low, high = _most_of(rewards)
+    usual = usual_range(rewards)
+    low, high = (
+        end if is_far(reward, usual) else reward
+        for end, reward in zip(usual, (float(rewards.min()), float(rewards.max())), strict=True)
+    )
     are_whole = high - low < BARS and bool((distinct == np.floor(distinct)).all())
     bins = np.arange(low, high + 2) - 0.5 if are_whole else np.linspace(low, high, BARS // 2 + 1)
     counts, edges = np.histogram(np.clip(rewards, low, high), bins)
@@ -153,15 +157,6 @@ def of_rewards(rewards: NDArray[np.float64], what: str) -> str:
         for name, count in zip(names, counts.tolist(), strict=True)
     ]
     return columns(counts.tolist(), titles, ticks)
-
-
-def _most_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the range of rewards, or of 98% of them if others are far away."""
-    low, high = float(rewards.min()), float(rewards.max())
-    least = float(np.quantile(rewards, 0.01, method="higher"))
-    most = float(np.quantile(rewards, 0.99, method="lower"))
-    far = FAR * (most - least)
-    return least if least - low > far > 0 else low, most if high - most > far > 0 else high
 
 
 def of_logprobs(bars: NDArray[np.int64], has_positive: bool) -> str:
